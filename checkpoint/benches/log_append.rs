@@ -5,7 +5,7 @@
 //! from the same allocator in pieces of the same size, never touched before.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use rustbtl_checkpoint::{LogLimits, PayloadLog, Place, SegmentMemory};
+use rustbtl_checkpoint::{LogLimits, PayloadLog, SegmentMemory, SegmentSource};
 use rustbtl_fragments::host::LogEntry;
 use rustbtl_fragments::ids::{CommRank, ContextId, MessageSeq, PeerId, SetId};
 use rustbtl_fragments::wire::StreamKey;
@@ -19,7 +19,7 @@ impl SegmentMemory for Fresh {
     type Segment = Vec<u8>;
     type Error = ();
 
-    fn allocate(&mut self, bytes: usize, _: Place) -> Result<Vec<u8>, ()> {
+    fn allocate(&mut self, bytes: usize, _: SegmentSource) -> Result<Vec<u8>, ()> {
         Ok(vec![0; bytes])
     }
 }

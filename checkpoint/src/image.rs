@@ -1,4 +1,4 @@
-//! The image of a process: a versioned file format, and nothing that reads or writes files.
+//! The image of a process: a versioned file format; nothing here reads or writes files.
 //!
 //! Sources: DESIGN §6 (freeze), FACTS-image §1 to §3 (what a process consists of). All integers
 //! are little endian. A file is
@@ -16,7 +16,7 @@
 //! Invariants (the tests name them):
 //! 1. Nothing is decoded before its checksum is right: header, then metadata and table,
 //!    then blocks.
-//! 2. No length that a file states is believed before it is compared with the file's real length
+//! 2. No length that a file states is used before it is compared with the file's real length
 //!    and with a limit; nothing is allocated from it before that.
 //! 3. Arbitrary bytes give an error with a reason, never a panic.
 //! 4. What is decoded encodes to the same bytes.

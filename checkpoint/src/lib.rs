@@ -1,4 +1,4 @@
-//! What is stored so that a set can come back; the payload log and the image format.
+//! What is stored so that a set can be rolled back: the payload log and the image format.
 //!
 //! Pure data structures: memory comes from the driver through [`SegmentMemory`], and neither time
 //! nor threads exist here. `DESIGN.md` in this folder names the parts.
@@ -8,4 +8,4 @@ pub mod image;
 pub mod payload_log;
 
 pub use payload_log::PayloadLog;
-pub use payload_log::config::{LogCounters, LogLimits, Place, SegmentMemory, Trimmed};
+pub use payload_log::config::{LogCounters, LogLimits, SegmentMemory, SegmentSource, Trimmed};

@@ -15,27 +15,27 @@
 //! 7. A set's index segments are in the order of their serials.
 //! 8. `LogFull`: no record, chain or segment in use has changed.
 //! 9. The id of a record that was dropped names nothing, whatever lies there now.
-//! 10. Memory in use passes a mark at half of the budget and one for each eighth above; each is
-//!     told once, and again only after trimming has brought the log below it.
+//! 10. Memory in use passes a watermark at half of the budget and one for each eighth above; each
+//!     is reported once, and again only after trimming has brought the log below it.
 
 pub mod config;
 
 mod check;
-mod marks;
 mod peers;
 mod pool;
 mod record;
-mod room;
+mod record_placement;
 mod trim;
+mod watermarks;
 
-use config::{LogCounters, LogLimits, Place, SegmentMemory};
-use marks::Marks;
+use config::{LogCounters, LogLimits, SegmentMemory, SegmentSource};
 use peers::{NONE, Peers};
 use pool::Pool;
 use record::Position;
 use rustbtl_fragments::host::{LogEntry, LogFull};
 use rustbtl_fragments::ids::{LogRecord, PeerId, SetId};
 use std::collections::BTreeMap;
+use watermarks::Watermarks;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Role {
@@ -49,7 +49,7 @@ enum Role {
 struct Segment<S> {
     memory: S,
     bytes: usize,
-    place: Place,
+    source: SegmentSource,
     role: Role,
     /// Age and generation of an index segment; 0 in a bulk segment.
     serial: u32,
@@ -86,7 +86,7 @@ pub struct PayloadLog<M: SegmentMemory> {
     set_indexes: BTreeMap<SetId, u32>,
     peers: Peers,
     serial: u32,
-    marks: Marks,
+    watermarks: Watermarks,
     counters: LogCounters,
 }
 
@@ -95,7 +95,7 @@ impl<M: SegmentMemory> PayloadLog<M> {
     pub fn new(memory: M, limits: LogLimits) -> Self {
         let pool = Pool::new(memory, limits);
         Self {
-            marks: Marks::new(&pool.limits),
+            watermarks: Watermarks::new(&pool.limits),
             pool,
             slots: Vec::new(),
             free_slots: Vec::new(),
@@ -107,11 +107,11 @@ impl<M: SegmentMemory> PayloadLog<M> {
         }
     }
 
-    /// Keep a copy of a message: `fill` gets exactly `entry.bytes` bytes (with any contents) to
+    /// Appends a copy of a message: `fill` gets exactly `entry.bytes` bytes (with any contents) to
     /// write the payload into. The record stays until [`Self::trim`] drops it.
     ///
     /// # Errors
-    /// [`LogFull`]: neither budget nor spill had room. Nothing has changed.
+    /// [`LogFull`]: neither budget nor spill had memory. Nothing has changed.
     ///
     /// # Panics
     /// If `entry.set` is not the set that earlier entries to the same peer named.
@@ -125,7 +125,9 @@ impl<M: SegmentMemory> PayloadLog<M> {
         let set = if chain.set == NONE { self.add_peer(entry) } else { chain.set };
         assert!(self.sets[set as usize].id == entry.set, "the set of a peer never changes");
         let Ok(bytes) = usize::try_from(entry.bytes) else { return Err(self.refuse(entry)) };
-        let Some((slot, bulk)) = self.room(set, bytes) else { return Err(self.refuse(entry)) };
+        let Some((slot, bulk)) = self.place_record(set, bytes) else {
+            return Err(self.refuse(entry));
+        };
 
         let stride = record::stride(bytes);
         let index = self.segment_mut(slot);
@@ -178,7 +180,7 @@ impl<M: SegmentMemory> PayloadLog<M> {
         self.segment(place.slot).memory.as_ref()[place.offset..].get(..head.bytes)
     }
 
-    /// The same, to be written: for payloads that are copied after [`Self::append`] has made room.
+    /// The same, to be written: for payloads that are copied after [`Self::append`].
     pub fn payload_mut(&mut self, record: LogRecord) -> Option<&mut [u8]> {
         let (segment, at) = self.find(record)?;
         let head = record::read(segment.memory.as_ref(), at.offset);
@@ -232,16 +234,16 @@ impl<M: SegmentMemory> PayloadLog<M> {
         (largest.bytes > 0).then_some((largest.id, largest.bytes))
     }
 
-    /// The log is on its way to its budget: a line of the [`Self::largest_set`] would let it be
-    /// trimmed. True once for each mark; cheap, to be asked after each append.
+    /// The log approaches its budget: a checkpoint of the [`Self::largest_set`] would allow to trim
+    /// it. True once for each watermark; cheap, to be called after each append.
     #[inline]
     pub fn take_nearly_full(&mut self) -> bool {
-        self.marks.take()
+        self.watermarks.take()
     }
 
-    /// Is it still above the first mark?
+    /// Is it still above the first watermark?
     pub fn is_nearly_full(&self) -> bool {
-        Marks::is_above(self.pool.in_use_bytes(), &self.pool.limits)
+        Watermarks::is_above(self.pool.in_use_bytes(), &self.pool.limits)
     }
 
     /// What the log holds and has held.
@@ -266,18 +268,18 @@ impl<M: SegmentMemory> PayloadLog<M> {
         &mut self.pool.memory
     }
 
-    /// Have memory for so many bytes whose pages are there, before it is needed: pages are made at
-    /// a fraction of the speed of a copy. As far as the budget goes; how much there is.
-    pub fn make_ready(&mut self, bytes: u64) -> u64 {
-        self.pool.make_ready(bytes)
+    /// Has memory for so many bytes faulted in before it is needed: page faults are much slower
+    /// than a copy. As far as the budget allows; returns how much there is.
+    pub fn prefault(&mut self, bytes: u64) -> u64 {
+        self.pool.prefault(bytes)
     }
 
     /// Other limits from now on. A lower budget holds for new segments; free ones past the new
-    /// limit are given back.
+    /// limit are freed.
     pub fn set_limits(&mut self, limits: LogLimits) {
         self.pool.set_limits(limits);
-        self.marks = Marks::new(&self.pool.limits);
-        self.marks.grown(self.pool.in_use_bytes(), &self.pool.limits);
+        self.watermarks = Watermarks::new(&self.pool.limits);
+        self.watermarks.grown(self.pool.in_use_bytes(), &self.pool.limits);
     }
 
     #[cold]
@@ -335,7 +337,7 @@ impl<M: SegmentMemory> PayloadLog<M> {
         counters.bytes_peak = counters.bytes_peak.max(counters.bytes);
     }
 
-    /// The segment that a record's id speaks of, if it still is the same.
+    /// The segment that a record's id names, if it still is the same.
     #[inline]
     fn find(&self, record: LogRecord) -> Option<(&Segment<M::Segment>, Position)> {
         let at = Position::of(record);

@@ -111,14 +111,14 @@ fn run(steps: Vec<Step>, budget_bytes: u64, spill_bytes: usize) {
             }
             Step::Trim { set, upto_percent, modulo } => {
                 let limit = number as u64 * upto_percent / 100;
-                let covered = |entry: &LogEntry| {
+                let received = |entry: &LogEntry| {
                     entry.sequence.0 <= limit && entry.sequence.0.is_multiple_of(modulo)
                 };
-                let trimmed = log.trim(set_of(set), covered);
+                let trimmed = log.trim(set_of(set), received);
                 let bytes = list.bytes();
                 let (mut dead, live) = std::mem::take(&mut list.live)
                     .into_iter()
-                    .partition(|(_, entry, _)| entry.set == set_of(set) && covered(entry));
+                    .partition(|(_, entry, _)| entry.set == set_of(set) && received(entry));
                 list.live = live;
                 assert_eq!(trimmed.messages, dead.len() as u64);
                 assert_eq!(trimmed.bytes, bytes - list.bytes());

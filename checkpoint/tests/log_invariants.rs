@@ -119,7 +119,7 @@ fn invariant_6_past_the_budget_segments_are_spilled_and_trimming_brings_them_bac
     log.check();
     let record = append(&mut log, &entry(0, 99, 2000)).unwrap();
     assert_eq!(log.payload(record), payload(&entry(0, 99, 2000)));
-    assert!(log.counters().spilled_bytes <= 64 << 10, "what exceeds the free list is given back");
+    assert!(log.counters().spilled_bytes <= 64 << 10, "what exceeds the free list is freed");
     assert!(log.counters().reserved_bytes > 0);
 }
 
@@ -130,7 +130,7 @@ fn invariant_6_free_segments_of_other_sizes_make_room_within_the_budget() {
     append(&mut log, &entry(10, 1, 20_000)).unwrap();
     log.trim(SetId(10), |_| true);
     assert!(log.counters().free_bytes > 0);
-    append(&mut log, &entry(0, 2, 40_000)).expect("40 KB fit once the free 20 KB are given back");
+    append(&mut log, &entry(0, 2, 40_000)).expect("40 KB fit once the free 20 KB are freed");
     log.check();
 }
 
@@ -168,7 +168,7 @@ fn invariant_8_a_refused_message_leaves_no_trace() {
     assert_eq!(chain(&log, 0), before.0);
     assert_eq!((after.bytes, after.messages_total), (before.1.bytes, 1));
     assert_eq!(after.refused, 2);
-    append(&mut log, &entry(0, 2, 2000)).expect("there is room for a smaller one");
+    append(&mut log, &entry(0, 2, 2000)).expect("there is memory for a smaller one");
 }
 
 #[test]
@@ -219,8 +219,9 @@ fn a_peer_cannot_move_to_another_set() {
     let _ = append(&mut log, &moved);
 }
 
-/// Messages of 1 KiB to a peer until the log says that it is nearly full; how many bytes that took.
-fn until_told(log: &mut PayloadLog<Vectors>, peer: u32, next: &mut u64) -> u64 {
+/// Messages of 1 KiB to a peer until the log reports that it is nearly full; how many bytes that
+/// took.
+fn until_nearly_full(log: &mut PayloadLog<Vectors>, peer: u32, next: &mut u64) -> u64 {
     for bytes in (0..).step_by(1024) {
         if log.take_nearly_full() {
             return bytes;
@@ -235,13 +236,13 @@ fn until_told(log: &mut PayloadLog<Vectors>, peer: u32, next: &mut u64) -> u64 {
 fn invariant_10_each_mark_is_told_once_until_trimming_brings_the_log_below_it() {
     let budget = 1 << 20;
     let (mut log, mut next) = (PayloadLog::new(Vectors::with_spill(0), small(budget)), 0);
-    let half = until_told(&mut log, 0, &mut next);
-    assert!(half <= budget / 2 && half > budget * 2 / 5, "{half}: records take room, too");
-    assert!(!log.take_nearly_full(), "told once");
-    // A line that frees nothing does not put off the next mark.
+    let half = until_nearly_full(&mut log, 0, &mut next);
+    assert!(half <= budget / 2 && half > budget * 2 / 5, "{half}: records take memory, too");
+    assert!(!log.take_nearly_full(), "reported once");
+    // A checkpoint that frees nothing does not postpone the next watermark.
     let mut more = 0;
     for _ in 0..3 {
-        more += until_told(&mut log, 0, &mut next);
+        more += until_nearly_full(&mut log, 0, &mut next);
         assert_eq!(log.trim(SetId(0), |_| false).messages, 0);
     }
     assert!(more > budget * 3 / 10 && more < budget * 3 / 8 + (64 << 10), "{more}");
@@ -249,7 +250,7 @@ fn invariant_10_each_mark_is_told_once_until_trimming_brings_the_log_below_it() 
     assert!(log.is_nearly_full());
     log.trim(SetId(0), |_| true);
     assert!(!log.take_nearly_full() && !log.is_nearly_full());
-    let half = until_told(&mut log, 0, &mut next);
+    let half = until_nearly_full(&mut log, 0, &mut next);
     assert!(half <= budget / 2 && half > budget * 2 / 5, "{half}");
     log.check();
 }
@@ -265,7 +266,7 @@ fn invariant_10_what_was_trimmed_in_time_is_not_told_and_a_lower_budget_is() {
     append(&mut log, &entry(0, 40, 1024)).unwrap();
     log.set_limits(small(4 << 10));
     assert!(log.take_nearly_full());
-    // All is spilled on purpose: nothing is won by lines.
+    // All is spilled on purpose: checkpoints save nothing.
     let mut log = PayloadLog::new(Vectors::with_spill(1 << 20), small(0));
     append(&mut log, &entry(0, 0, 1024)).unwrap();
     assert!(!log.take_nearly_full());
@@ -279,9 +280,9 @@ fn what_was_made_ready_is_used_first_and_keeps_to_the_limits() {
         Vectors::with_spill(0),
         LogLimits { segment_bytes_min: 256 << 10, segment_bytes_max: 256 << 10, ..limits },
     );
-    assert_eq!(log.make_ready(100 << 10), 0, "less than a segment");
-    assert_eq!(log.make_ready(600 << 10), 512 << 10);
-    assert_eq!(log.make_ready(u64::MAX), 1 << 20, "no more than is kept free");
+    assert_eq!(log.prefault(100 << 10), 0, "less than a segment");
+    assert_eq!(log.prefault(600 << 10), 512 << 10);
+    assert_eq!(log.prefault(u64::MAX), 1 << 20, "no more than is kept free");
     let reserved = log.counters().reserved_bytes;
     assert_eq!(reserved, 1 << 20);
     for number in 0..64 {
@@ -298,6 +299,6 @@ fn what_was_made_ready_is_used_first_and_keeps_to_the_limits() {
             ..limits
         },
     );
-    assert_eq!(log.make_ready(1 << 20), 256 << 10, "within the budget");
+    assert_eq!(log.prefault(1 << 20), 256 << 10, "within the budget");
     log.check();
 }

@@ -57,7 +57,7 @@ pub unsafe extern "C" fn rustbtl_start(
 /// # Safety
 /// `bytes` is writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rustbtl_card(bytes: *mut usize) -> *const u8 {
+pub unsafe extern "C" fn rustbtl_endpoint(bytes: *mut usize) -> *const u8 {
     let endpoint = with_started(|started| started.endpoint.clone()).unwrap_or_default().leak();
     // SAFETY: null or writable.
     if let Some(bytes) = unsafe { bytes.as_mut() } {
@@ -72,7 +72,7 @@ pub extern "C" fn rustbtl_connect() -> i32 {
     with_started(Started::connect).map_or(FAILED, |()| DONE)
 }
 
-/// Push out what was accepted, write the report, say goodbye.
+/// Flush what was accepted, write the report, close the connections.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_finish() {
     if is_installed() {
@@ -333,23 +333,27 @@ pub extern "C" fn rustbtl_pvar(which: u32) -> u64 {
     report::counters(&driver)[..PVARS].get(which as usize).map_or(0, |(_, value)| *value)
 }
 
-/// The program asks for a checkpoint (`glue-c/api/`). `line`: number of the checkpoint, 0 if there
-/// is none.
+/// The program requests a checkpoint (`glue-c/api/`). `checkpoint`: its number, 0 if there is none.
 ///
 /// # Safety
-/// `line` is null or writable.
+/// `checkpoint` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rustbtl_ask(all: i32, wait: i32, then_exit: i32, line: *mut u64) -> i32 {
+pub unsafe extern "C" fn rustbtl_request_checkpoint(
+    all: i32,
+    wait: i32,
+    then_exit: i32,
+    checkpoint: *mut u64,
+) -> i32 {
     let request = CheckpointRequest { all: all != 0, wait: wait != 0, then_exit: then_exit != 0 };
     let outcome = checkpoint_signals::request_checkpoint(request);
     // SAFETY: null or writable.
-    if let Some(line) = unsafe { line.as_mut() } {
-        *line = outcome.as_ref().map_or(0, |line| line.0);
+    if let Some(checkpoint) = unsafe { checkpoint.as_mut() } {
+        *checkpoint = outcome.as_ref().map_or(0, |id| id.0);
     }
     if let Err(problem) = &outcome
         && is_installed()
     {
-        shared().glue.show("no-line", &[problem]);
+        shared().glue.show("no-checkpoint", &[problem]);
     }
     outcome.map_or(FAILED, |_| DONE)
 }

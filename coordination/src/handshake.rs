@@ -20,6 +20,7 @@
 
 use hmac::{Hmac, Mac};
 use rustbtl_fragments::ids::PeerId;
+use rustbtl_fragments::little_endian::LittleEndian;
 use sha2::Sha256;
 
 /// Version of connections that carry control messages; not the number of any version of the
@@ -88,20 +89,18 @@ impl Names {
     pub fn encode(&self) -> [u8; HELLO] {
         let mut out = [0; HELLO];
         out[..8].copy_from_slice(&MAGIC);
-        out[8..12].copy_from_slice(&self.version.to_le_bytes());
-        out[12..16].copy_from_slice(&self.from.0.to_le_bytes());
-        out[16..20].copy_from_slice(&self.to.0.to_le_bytes());
-        out[20..22].copy_from_slice(&self.incarnation.to_le_bytes());
-        out[24..28].copy_from_slice(&self.generation.to_le_bytes());
+        self.version.write_at(&mut out, 8);
+        self.from.0.write_at(&mut out, 12);
+        self.to.0.write_at(&mut out, 16);
+        self.incarnation.write_at(&mut out, 20);
+        self.generation.write_at(&mut out, 24);
         out[32..].copy_from_slice(&self.nonce);
         out
     }
 
     /// Read them, if they are of this version.
     pub fn decode(bytes: &[u8; HELLO], version: u32) -> Result<Self, Refusal> {
-        let u32_at = |at: usize| {
-            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
+        let u32_at = |at| u32::read_at(bytes, at);
         if bytes[..8] != MAGIC {
             return Err(Refusal::Garbage);
         }
@@ -114,7 +113,7 @@ impl Names {
             version,
             from: PeerId(u32_at(12)),
             to: PeerId(u32_at(16)),
-            incarnation: u16::from_le_bytes([bytes[20], bytes[21]]),
+            incarnation: u16::read_at(bytes, 20),
             generation: u32_at(24),
             nonce,
         })
@@ -191,10 +190,10 @@ pub fn welcome(
         Verdict::Duplicate => (2, 0),
     };
     let mut out = [0; WELCOME];
-    out[..4].copy_from_slice(&code.to_le_bytes());
-    out[4..8].copy_from_slice(&generation.to_le_bytes());
-    let (plain, sealed) = out.split_at_mut(8);
-    sealed.copy_from_slice(&tag(mac(secret, b"welcome", &[hello, challenge, plain])));
+    code.write_at(&mut out, 0);
+    generation.write_at(&mut out, 4);
+    let (verdict, sealed) = out.split_at_mut(8);
+    sealed.copy_from_slice(&tag(mac(secret, b"welcome", &[hello, challenge, verdict])));
     out
 }
 
@@ -205,12 +204,12 @@ pub fn check_welcome(
     challenge: &[u8; CHALLENGE],
     welcome: &[u8; WELCOME],
 ) -> Result<Verdict, Refusal> {
-    let (plain, sealed) = welcome.split_at(8);
-    mac(secret, b"welcome", &[hello, challenge, plain])
+    let (verdict, sealed) = welcome.split_at(8);
+    mac(secret, b"welcome", &[hello, challenge, verdict])
         .verify_slice(sealed)
         .map_err(|_| Refusal::Secret)?;
-    let generation = u32::from_le_bytes([plain[4], plain[5], plain[6], plain[7]]);
-    match plain[0] {
+    let generation = u32::read_at(verdict, 4);
+    match verdict[0] {
         1 => Ok(Verdict::Accepted(generation)),
         2 => Ok(Verdict::Duplicate),
         _ => Err(Refusal::Garbage),

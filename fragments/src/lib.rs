@@ -11,6 +11,7 @@ pub mod counters;
 pub mod engine;
 pub mod host;
 pub mod ids;
+pub mod little_endian;
 pub mod matching;
 pub mod send_gate;
 pub mod streams;

@@ -22,6 +22,7 @@
 //! crosses shared memory in one cache line.
 
 use crate::ids::*;
+use crate::little_endian::LittleEndian;
 
 /// First byte after the length: format version.
 pub const VERSION: u8 = 0xB1;
@@ -171,8 +172,8 @@ impl Header {
 
     /// Change the incarnations in an encoded header.
     pub fn readdress(encoded: &mut [u8], from: Incarnation, to: Incarnation) {
-        encoded[20..22].copy_from_slice(&from.0.to_le_bytes());
-        encoded[22..24].copy_from_slice(&to.0.to_le_bytes());
+        from.0.write_at(encoded, 20);
+        to.0.write_at(encoded, 22);
     }
 
     /// Encode it, in words (which are little endian on the wire).
@@ -192,7 +193,7 @@ impl Header {
     #[inline(always)]
     pub fn is_encoded_in(&self, head: &[u8; HEADER_BYTES]) -> bool {
         let [a, b, c, d] = self.words();
-        let at = |place| u64_at(head, place);
+        let at = |place| u64::read_at(head, place);
         a == at(0) && b == at(8) && c == at(16) && d == at(24)
     }
 
@@ -201,7 +202,7 @@ impl Header {
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
         for (place, word) in out.chunks_exact_mut(8).zip(self.words()) {
-            place.copy_from_slice(&word.to_le_bytes());
+            word.write_at(place, 0);
         }
         out
     }
@@ -211,8 +212,8 @@ impl Header {
     pub fn encode_announce(&self, total: u64, send: SendId) -> [u8; ANNOUNCE_BYTES] {
         let mut out = [0; ANNOUNCE_BYTES];
         out[..HEADER_BYTES].copy_from_slice(&self.encode());
-        out[32..40].copy_from_slice(&total.to_le_bytes());
-        out[40..48].copy_from_slice(&send.0.to_le_bytes());
+        total.write_at(&mut out, 32);
+        send.0.write_at(&mut out, 40);
         out
     }
 
@@ -222,7 +223,7 @@ impl Header {
         let Some(head) = frame.first_chunk::<HEADER_BYTES>() else {
             return Err(WireError::Short);
         };
-        let length = u32_at(head, 0);
+        let length = u32::read_at(head, 0);
         if length as usize != frame.len() {
             return Err(WireError::Length(length));
         }
@@ -232,7 +233,7 @@ impl Header {
     /// The same before the rest of the frame has arrived: its length is not checked.
     #[inline(always)]
     pub fn decode_alone(head: &[u8; HEADER_BYTES]) -> Result<Self, WireError> {
-        let length = u32_at(head, 0);
+        let length = u32::read_at(head, 0);
         if head[4] != VERSION {
             return Err(WireError::Version(head[4]));
         }
@@ -255,12 +256,12 @@ impl Header {
             length,
             kind,
             flags: head[6],
-            context: u32_at(head, 8),
-            source: u32_at(head, 12),
-            tag: u32_at(head, 16) as i32,
-            from: Incarnation(u16_at(head, 20)),
-            to: Incarnation(u16_at(head, 22)),
-            sequence: u64_at(head, 24),
+            context: u32::read_at(head, 8),
+            source: u32::read_at(head, 12),
+            tag: u32::read_at(head, 16) as i32,
+            from: Incarnation(u16::read_at(head, 20)),
+            to: Incarnation(u16::read_at(head, 22)),
+            sequence: u64::read_at(head, 24),
         })
     }
 }
@@ -269,26 +270,7 @@ impl Header {
 #[inline]
 pub fn announced(frame: &[u8]) -> Option<(u64, SendId)> {
     let rest = frame.get(HEADER_BYTES..ANNOUNCE_BYTES)?;
-    Some((u64_at(rest, 0), SendId(u64_at(rest, 8))))
-}
-
-#[inline]
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
-}
-
-#[inline]
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    let mut four = [0; 4];
-    four.copy_from_slice(&bytes[at..at + 4]);
-    u32::from_le_bytes(four)
-}
-
-#[inline]
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    let mut eight = [0; 8];
-    eight.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_le_bytes(eight)
+    Some((u64::read_at(rest, 0), SendId(u64::read_at(rest, 8))))
 }
 
 #[cfg(test)]

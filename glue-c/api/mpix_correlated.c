@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef int (*checkpoint_t)(int all, int wait, int then_exit, uint64_t *line);
+typedef int (*checkpoint_t)(int all, int wait, int then_exit, uint64_t *checkpoint);
 typedef unsigned (*restarts_t)(void);
 
 static int is_component(struct dl_phdr_info *info, size_t size, void *found)
@@ -36,23 +36,23 @@ static void *find(const char *symbol)
     return NULL == component ? NULL : dlsym(component, symbol);
 }
 
-int MPIX_Correlated_checkpoint(int flags, unsigned long long *line)
+int MPIX_Correlated_checkpoint(int flags, unsigned long long *checkpoint)
 {
-    checkpoint_t checkpoint;
+    checkpoint_t request;
     uint64_t number = 0;
-    *(void **) &checkpoint = find("mca_vprotocol_correlated_checkpoint");
-    if (NULL != line) {
-        *line = 0;
+    *(void **) &request = find("mca_vprotocol_correlated_checkpoint");
+    if (NULL != checkpoint) {
+        *checkpoint = 0;
     }
-    if (NULL == checkpoint) {
+    if (NULL == request) {
         return MPIX_CORRELATED_NO_COMPONENT;
     }
-    int rc = checkpoint(flags & MPIX_CORRELATED_ALL, flags & MPIX_CORRELATED_WAIT,
-                        flags & MPIX_CORRELATED_EXIT, &number);
-    if (NULL != line) {
-        *line = number;
+    int rc = request(flags & MPIX_CORRELATED_ALL, flags & MPIX_CORRELATED_WAIT,
+                     flags & MPIX_CORRELATED_EXIT, &number);
+    if (NULL != checkpoint) {
+        *checkpoint = number;
     }
-    return 0 == rc ? MPIX_CORRELATED_OK : MPIX_CORRELATED_NO_LINE;
+    return 0 == rc ? MPIX_CORRELATED_OK : MPIX_CORRELATED_NO_CHECKPOINT;
 }
 
 int MPIX_Correlated_restarts(void)
@@ -62,12 +62,12 @@ int MPIX_Correlated_restarts(void)
     return NULL == restarts ? 0 : (int) restarts();
 }
 
-/* Fortran: call mpix_correlated_checkpoint(flags, line, ierror), line integer*8 */
-void mpix_correlated_checkpoint_(const int *flags, int64_t *line, int *ierror)
+/* Fortran: call mpix_correlated_checkpoint(flags, number, ierror), number integer*8 */
+void mpix_correlated_checkpoint_(const int *flags, int64_t *checkpoint, int *ierror)
 {
     unsigned long long number;
     *ierror = MPIX_Correlated_checkpoint(*flags, &number);
-    *line = (int64_t) number;
+    *checkpoint = (int64_t) number;
 }
 
 void mpix_correlated_restarts_(int *restarts)

@@ -1,7 +1,7 @@
-"""For Python programs that want to say themselves when a checkpoint is taken.
+"""For Python programs that want to request checkpoints themselves.
 
 >>> import mpix_correlated
->>> line = mpix_correlated.checkpoint(all=True, wait=True)   # None: there is none
+>>> number = mpix_correlated.checkpoint(all=True, wait=True)   # None: there is none
 >>> mpix_correlated.restarts()
 0
 """
@@ -16,11 +16,11 @@ SET, ALL, WAIT, EXIT = 0, 1, 2, 4
 
 
 def checkpoint(all=False, wait=False, then_exit=False):
-    """Ask for a line; its number, or None if the job is not protected or the line failed."""
-    line = ctypes.c_ulonglong()
+    """Request a checkpoint; its number, or None if the job is not protected or it failed."""
+    number = ctypes.c_ulonglong()
     flags = (ALL if all else SET) | (WAIT if wait else 0) | (EXIT if then_exit else 0)
-    code = _library.MPIX_Correlated_checkpoint(flags, ctypes.byref(line))
-    return line.value if code == 0 else None
+    code = _library.MPIX_Correlated_checkpoint(flags, ctypes.byref(number))
+    return number.value if code == 0 else None
 
 
 def restarts():

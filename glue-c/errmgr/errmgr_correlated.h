@@ -1,6 +1,10 @@
 /*
  * Shared by the C files of the component correlated of framework errmgr, which mpirun and orteds
- * have: of Open MPI 4.1's ORTE, or of 5.0's PRRTE. Those of them that both use speak ORTE's words.
+ * have: of Open MPI 4.1's ORTE, or of 5.0's PRRTE. Files that both use are written with ORTE's
+ * names.
+ *
+ * A file calls only functions of the files before it in this list, and of the component of the
+ * runtime: params, state, coordinator, signal, output, spares, loss, launch.
  */
 #ifndef ERRMGR_CORRELATED_H
 #define ERRMGR_CORRELATED_H
@@ -8,60 +12,60 @@
 #if defined(CORRELATED_PRRTE)
 #include "prrte_correlated.h"
 #elif defined(CORRELATED_VPROTOCOL)
-/* Only the list of parameters, in Open MPI's own processes: PRRTE's cannot tell ompi_info. */
+/* Only the list of parameters, in Open MPI's own processes: PRRTE's are not shown by ompi_info. */
 #include "ompi_config.h"
 #include "opal/mca/base/mca_base_var.h"
 typedef struct orte_job_t orte_job_t;
 typedef struct orte_proc_t orte_proc_t;
 typedef struct orte_process_name_t orte_process_name_t;
-#define CORRELATED_PROTECTS_BY_DEFAULT 0 /* nobody asks */
+#define CORRELATED_PROTECTS_BY_DEFAULT 0 /* of no use there */
 #else
 #include "orte_correlated.h"
 #endif
 
-/* Values of variables under an old name: Open MPI's own synonyms do that, where it is Open MPI. */
+/* Values of variables under an old name. In Open MPI its own synonyms do that. */
 #ifndef correlated_old_value
 #define correlated_old_value(name, type, where) ((void) 0)
 #endif
 
 #define CORRELATED_ERRMGR_HELP "help-mca-errmgr-correlated.txt"
 
-/* A daemon that says nothing for so long is lost: keepalive's first probe, the time between probes,
- * their number; and all of it for messages that are not acknowledged. It is the other node's kernel
- * that has to answer, which it does however busy its processes are. */
-#define CORRELATED_SILENCE_FIRST "2"
-#define CORRELATED_SILENCE_NEXT "1"
-#define CORRELATED_SILENCE_PROBES "2"
-#define CORRELATED_SILENCE_MS (2000 + 2 * 1000)
+/* A daemon from which nothing comes for so long is lost. Keepalive: seconds before the first probe,
+ * seconds between probes, their number; and the same limit in milliseconds for data that is not
+ * acknowledged. The kernel of the other node answers, however busy its processes are. */
+#define CORRELATED_KEEPALIVE_IDLE "2"
+#define CORRELATED_KEEPALIVE_INTERVAL "1"
+#define CORRELATED_KEEPALIVE_PROBES "2"
+#define CORRELATED_USER_TIMEOUT_MS (2000 + 2 * 1000)
 
-/* MCA variables of the job; strings may be NULL or empty. */
+/* MCA variables of the job, vprotocol_correlated_NAME; strings may be NULL or empty. */
 typedef struct {
     char *vprotocol; /* the selection list of framework vprotocol */
-    char *dir;       /* vprotocol_correlated_checkpoint_dir */
-    char *restore;   /* vprotocol_correlated_restore */
-    char *command;   /* vprotocol_correlated_command: path of the rustbtl program */
-    char *interval; /* vprotocol_correlated_checkpoint_interval: seconds, "auto" or 0 */
-    double set_interval;
-    double mtbf; /* vprotocol_correlated_mtbf, seconds */
-    char *compression; /* vprotocol_correlated_compression: none, lz4, zstd */
-    int incremental;   /* vprotocol_correlated_incremental: one image in so many is full */
-    int keep;
-    bool guard;
-    bool recover; /* vprotocol_correlated_recover */
-    char *local;  /* vprotocol_correlated_local_dir: where nodes keep images if there is no dir */
-    int copies;   /* vprotocol_correlated_image_replicas: other nodes that have each of them, too */
-    int spares;   /* vprotocol_correlated_spare_nodes: nodes that wait for failed ones */
-    char *signal; /* vprotocol_correlated_checkpoint_signal */
+    char *checkpoint_dir;
+    char *restore;             /* a checkpoint from which the job restarts */
+    char *command;             /* path of the rustbtl program */
+    char *checkpoint_interval; /* seconds, "auto" or 0 */
+    double set_checkpoint_interval;
+    double mtbf;       /* seconds */
+    char *compression; /* none, lz4, zstd */
+    int incremental;   /* one image in so many is full */
+    int checkpoints_kept;
+    bool protect_without_dir;
+    bool recover;
+    char *local_dir;    /* where nodes keep images if there is no checkpoint_dir */
+    int image_replicas; /* other nodes that have each of them, too */
+    int spare_nodes;    /* nodes that wait for failed ones */
+    char *checkpoint_signal;
 } mca_errmgr_correlated_params_t;
 
 extern mca_errmgr_correlated_params_t mca_errmgr_correlated_params;
 
-/* Does the user want protection? THE place where that is decided. */
+/* Does the user want protection? It is decided here and nowhere else. */
 bool mca_errmgr_correlated_wanted(void);
 
 void mca_errmgr_correlated_register_params(void);
-/* How images are written, as the rustbtl program understands it (to be freed). */
-char *mca_errmgr_correlated_images(void);
+/* How images are written, as the rustbtl program reads it (to be freed). */
+char *mca_errmgr_correlated_image_settings(void);
 /* Path of the rustbtl program: the parameter, or beside this DSO. */
 const char *mca_errmgr_correlated_program(void);
 
@@ -69,66 +73,75 @@ const char *mca_errmgr_correlated_program(void);
 int mca_errmgr_correlated_launch_open(void);
 void mca_errmgr_correlated_launch_close(void);
 
-/* The job that has a coordinator, NULL before there is one and after it has gone. */
-orte_job_t *mca_errmgr_correlated_protected_job(void);
+/* The state of mpirun that several files read. */
 
-/* Where ORTE and PRRTE differ: a job is about to be launched, do we want to protect it? It has
- * guardians. It is to end, without an error. It is not started, and the user was told why. */
+/* The job that has a coordinator, NULL before there is one and after protection was disabled. */
+orte_job_t *mca_errmgr_correlated_protected_job(void);
+void mca_errmgr_correlated_set_protected_job(orte_job_t *job);
+/* Was this daemon declared lost? Any daemon? */
+bool mca_errmgr_correlated_is_lost(const orte_process_name_t *daemon);
+bool mca_errmgr_correlated_has_lost(void);
+/* It is now; there are so many daemons. */
+void mca_errmgr_correlated_set_lost(const orte_process_name_t *daemon, int daemons);
+void mca_errmgr_correlated_state_close(void);
+
+/* Where ORTE and PRRTE differ: a job is about to be launched, is it to be protected? Its programs
+ * are started by guardians. It ends, without an error. It is not started, and a help text has said
+ * why. */
 bool mca_errmgr_correlated_job_is_wanted(orte_job_t *job);
 void mca_errmgr_correlated_job_is_guarded(orte_job_t *job);
 void mca_errmgr_correlated_end_job(orte_job_t *job);
 void mca_errmgr_correlated_refuse_job(orte_job_t *job);
 
-/* Nodes without ranks are asked to take those of nodes that are lost: in mpirun. A daemon may be
- * asked, and is, with the program's path and variables for it. */
-void mca_errmgr_correlated_ask_spares(orte_job_t *job);
-void mca_errmgr_correlated_hear_spare(void);
-void mca_errmgr_correlated_be_spare(char *const *words);
-/* Where ORTE and PRRTE differ: words for a daemon; the last one is NULL. It takes so many. */
-#define CORRELATED_WORDS_MAX 64
-void correlated_tell_daemon(orte_proc_t *daemon, char **words);
+/* mpirun: request that daemons of nodes without ranks start `rustbtl spare`, which takes ranks of
+ * lost nodes. A daemon: receive such a request; fulfil it, with the program's path and variables
+ * for it. */
+void mca_errmgr_correlated_request_spares(orte_job_t *job);
+void mca_errmgr_correlated_receive_spare(void);
+void mca_errmgr_correlated_start_spare(char *const *arguments);
+/* Where ORTE and PRRTE differ: arguments for a daemon; the last one is NULL. It reads so many. */
+#define CORRELATED_ARGUMENTS_MAX 64
+void correlated_send_to_daemon(orte_proc_t *daemon, char **arguments);
 
-/* mpirun: go on when a node is lost, if the job can. */
+/* mpirun: the job continues when a node is lost, if it can be recovered. */
 int mca_errmgr_correlated_loss_open(void);
 void mca_errmgr_correlated_loss_close(void);
-/* Daemons are connected: have their silence noticed, if there is an answer to it; in any case. */
-void mca_errmgr_correlated_loss_watch(void);
-void mca_errmgr_correlated_notice_silence(void);
-/* Was it declared lost? */
-bool mca_errmgr_correlated_is_lost(const orte_process_name_t *daemon);
-/* Does the user want that, and is there a place for lines? */
+/* Daemons are connected. Detect soon that one is unreachable, if the job can be recovered then.
+ * `failover`: starts another coordinator if there is none any more; false: there will be none. */
+void mca_errmgr_correlated_loss_watch(bool (*failover)(void));
+/* Set keepalive for all connections. */
+void mca_errmgr_correlated_set_keepalive(void);
+/* Does the user want that, and is there storage for checkpoints? */
 bool mca_errmgr_correlated_may_recover(void);
 /* Do the nodes keep images themselves, since there is no directory that all share? */
 bool mca_errmgr_correlated_keeps_local(void);
-/* What the coordinator says of the nodes that were lost. */
+/* What the coordinator reports of the nodes that were lost. */
 void mca_errmgr_correlated_loss_failed(const char *reason);
 void mca_errmgr_correlated_loss_recovered(void);
-/* What it says of a process that has ended by a signal: the job goes on without it, or it is as
- * always. */
-void mca_errmgr_correlated_loss_decided(const char *rank, bool goes_on);
-/* It has not said anything yet. */
+/* What it decides about a process that was ended by a signal: the job continues without it, or does
+ * what stock Open MPI does. */
+void mca_errmgr_correlated_loss_decided(const char *rank, bool tolerate);
+/* A node is lost, and the coordinator has not reported yet how that ends. */
 bool mca_errmgr_correlated_loss_is_open(void);
-/* Tell another coordinator what the one before was told. */
-void mca_errmgr_correlated_loss_tell_again(void);
-/* The coordinator did not take what it was told: it has ended. True: there is another one now. */
-bool mca_errmgr_correlated_coordinator_revive(void);
+/* Send another coordinator what the failed one was sent. */
+void mca_errmgr_correlated_loss_resend(void);
 
 #if !defined(CORRELATED_VPROTOCOL)
-/* What has come of the output of a job's ranks is counted from now on. The coordinator is told of
- * one whose node is lost: "came RANK OUT ERR". */
+/* What has come of the output of a job's ranks is counted from now on. It is reported to the
+ * coordinator for a rank whose node is lost: "came RANK OUT ERR". */
 void mca_errmgr_correlated_output_watch(orte_job_t *job);
-void mca_errmgr_correlated_output_tell(const orte_proc_t *proc);
+void mca_errmgr_correlated_output_report(const orte_proc_t *proc);
 void mca_errmgr_correlated_output_close(void);
-/* Will what the coordinator brings of ranks without a daemon be printed? "RANK STREAM POSITION HEX"
- * is; the answer is "printed RANK STREAM POSITION". Another coordinator is told where each of them
- * is: "reached RANK OUT ERR". */
+/* Will output of ranks without a daemon be printed, which the coordinator forwards? "RANK STREAM
+ * OFFSET HEX" is; the answer is "printed RANK STREAM OFFSET". Another coordinator is sent the
+ * offsets: "reached RANK OUT ERR". */
 bool mca_errmgr_correlated_output_prints(void);
 void mca_errmgr_correlated_output_print(const char *what);
-void mca_errmgr_correlated_output_tell_again(void);
+void mca_errmgr_correlated_output_resend(void);
 
 /* Where ORTE and PRRTE differ. A piece of output: its stream (1 standard output, 2 standard error,
- * 0 something else), whose it is, and the bytes, as many as there is room for; as one of a rank
- * (NULL: no memory is left), to be released. */
+ * 0 something else), the name of the process, and the bytes, as many as there is room for. The
+ * reverse: a piece as one of a rank, to be released (NULL: no memory is left). */
 #define CORRELATED_PIECE_BYTES_MAX 4096
 int correlated_output_unpack(opal_buffer_t *message, orte_process_name_t *from,
                              unsigned char *data, int32_t *bytes);
@@ -143,26 +156,25 @@ bool correlated_output_has_files(orte_job_t *job);
 /* The path, as it is from the root (to be freed); NULL if there is none. */
 char *mca_errmgr_correlated_absolute(const char *path);
 
-/* The coordinator of a job. 0, or a text that says why not (to be freed). */
-char *mca_errmgr_correlated_coordinator_start(orte_job_t *job, char **port, char **name,
-                                              char **secret);
-/* The same after it has ended: another one goes on in its place, under the same name, port and
- * secret. */
-char *mca_errmgr_correlated_coordinator_again(orte_job_t *job);
+/* The coordinator of a job; `prints`: mpirun prints output that it forwards. NULL, or a text that
+ * says why not (to be freed). */
+char *mca_errmgr_correlated_coordinator_start(orte_job_t *job, bool prints, char **port,
+                                              char **name, char **secret);
+/* The same after it has failed: another one takes over, under the same name, port and secret. */
+char *mca_errmgr_correlated_coordinator_restart(orte_job_t *job, bool prints);
 /* Its requests, to be watched; -1 if there is no coordinator. */
 int mca_errmgr_correlated_coordinator_fd(void);
-/* The next thing it says ("end", "fail TEXT", "recovered", "let RANK", "stock RANK", "print …"),
- * NULL when it has gone. */
+/* Its next line (errmgr_correlated_pipe.h), NULL when it has ended. */
 char *mca_errmgr_correlated_coordinator_read(void);
-/* Has it said one more thing that was read already? Then nothing is to be seen on the pipe. */
+/* Has another line of it been read already? Then poll does not report the pipe. */
 bool mca_errmgr_correlated_coordinator_pending(void);
-/* Tell it: a key, a blank, a value. False: it has gone. */
-bool mca_errmgr_correlated_coordinator_tell(const char *key, const char *value);
+/* Send it a key, a blank, a value. False: it has ended. */
+bool mca_errmgr_correlated_coordinator_send(const char *key, const char *value);
 void mca_errmgr_correlated_coordinator_stop(void);
 
-/* Which signals mean a line? NULL, or a text that says what makes no sense (to be freed). */
+/* Which signals request a checkpoint? NULL, or a text that says what is invalid (to be freed). */
 char *mca_errmgr_correlated_signal_check(void);
-/* mpirun: from now on they do. */
+/* mpirun: handle them from now on. */
 void mca_errmgr_correlated_signal_open(void);
 void mca_errmgr_correlated_signal_close(void);
 

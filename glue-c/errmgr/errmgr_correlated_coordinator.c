@@ -1,10 +1,10 @@
 /*
  * The coordinator: a child of mpirun with a pipe in each direction. It ends when its input does.
- * One that ends before is started again, and told what the one before was told: the job's name, its
- * port and its secret stay the same.
+ * One that ends before has failed: another one is started and sent the same setup. The job's name,
+ * its port and its secret stay the same.
  */
 #include "errmgr_correlated.h"
-#include "errmgr_correlated_words.h"
+#include "errmgr_correlated_pipe.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,17 +19,17 @@
 /* How long it may take to start, and to end. */
 #define START_MS 30000
 #define STOP_MS 3000
-/* So many ends in a row, each within so long of the start, and there is no other one. */
-#define ENDS_MAX 8
-#define LASTED_MS 60000
+/* After so many failures in a row, each within so long of the start, no other one is started. */
+#define FAILURES_MAX 8
+#define STABLE_MS 60000
 
-static int to_it = -1, from_it = -1;
+static int to_coordinator = -1, from_coordinator = -1;
 static char line[4096];
 static size_t line_bytes = 0;
-/* "JOB PORT SECRET" of the first one. */
-static char *who = NULL;
+/* "JOB PORT SECRET", which the first one has chosen. */
+static char *identity = NULL;
 static long started_ms = 0;
-static int ends = 0;
+static int failures = 0;
 
 static void close_all(int *fds, int count)
 {
@@ -41,10 +41,10 @@ static void close_all(int *fds, int count)
 }
 
 /* In the child: nothing but system calls. */
-static void become_coordinator(const char *program, int input, int output)
+static void exec_coordinator(const char *program, int input, int output)
 {
     sigset_t none;
-    /* Ctrl-C is mpirun's business; what follows from it comes by the pipe. */
+    /* mpirun handles Ctrl-C, and then closes the pipe. */
     setsid();
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -58,8 +58,8 @@ static void become_coordinator(const char *program, int input, int output)
     _exit(127);
 }
 
-/* A key and a value; a value that would break the line is left out. */
-static void tell(FILE *to, const char *key, const char *value)
+/* A key and a value; a value with a line end in it is left out. */
+static void send_value(FILE *to, const char *key, const char *value)
 {
     if (NULL != value && '\0' != value[0] && NULL == strchr(value, '\n')) {
         fprintf(to, "%s %s\n", key, value);
@@ -78,47 +78,49 @@ char *mca_errmgr_correlated_absolute(const char *path)
     return strdup(path);
 }
 
-static void tell_path(FILE *to, const char *key, const char *value)
+static void send_path(FILE *to, const char *key, const char *value)
 {
     char *whole = mca_errmgr_correlated_absolute(value);
-    tell(to, key, whole);
+    send_value(to, key, whole);
     free(whole);
 }
 
-static char *tell_setup(orte_job_t *job, bool again)
+static char *send_setup(orte_job_t *job, bool prints, bool failover)
 {
     const mca_errmgr_correlated_params_t *p = &mca_errmgr_correlated_params;
-    int copy = fcntl(to_it, F_DUPFD_CLOEXEC, 3);
+    int copy = fcntl(to_coordinator, F_DUPFD_CLOEXEC, 3);
     FILE *to = 0 > copy ? NULL : fdopen(copy, "w");
     if (NULL == to) {
         return strdup("no file descriptor is left");
     }
-    tell_path(to, "dir", p->dir);
-    tell_path(to, "restore", p->restore);
-    tell_path(to, "log", CORRELATED_SESSION_DIR);
-    tell(to, "interval", p->interval);
-    fprintf(to, "mtbf %.0f\n", 0 < p->mtbf ? p->mtbf * 1000 : 0);
-    fprintf(to, "set_interval %.0f\n", 0 < p->set_interval ? p->set_interval * 1000 : 0);
-    char *images = mca_errmgr_correlated_images();
-    tell(to, "images", images);
+    send_path(to, RUSTBTL_SETUP_DIR, p->checkpoint_dir);
+    send_path(to, RUSTBTL_SETUP_RESTORE, p->restore);
+    send_path(to, RUSTBTL_SETUP_LOG, CORRELATED_SESSION_DIR);
+    send_value(to, RUSTBTL_SETUP_INTERVAL, p->checkpoint_interval);
+    fprintf(to, RUSTBTL_SETUP_MTBF " %.0f\n", 0 < p->mtbf ? p->mtbf * 1000 : 0);
+    fprintf(to, RUSTBTL_SETUP_SET_INTERVAL " %.0f\n",
+            0 < p->set_checkpoint_interval ? p->set_checkpoint_interval * 1000 : 0);
+    char *images = mca_errmgr_correlated_image_settings();
+    send_value(to, RUSTBTL_SETUP_IMAGES, images);
     free(images);
-    fprintf(to, "keep %d\n", 0 < p->keep ? p->keep : 1);
+    fprintf(to, RUSTBTL_SETUP_KEEP " %d\n", 0 < p->checkpoints_kept ? p->checkpoints_kept : 1);
     if (mca_errmgr_correlated_keeps_local()) {
-        fprintf(to, "copies %d\n", 0 < p->copies ? p->copies : 0);
+        fprintf(to, RUSTBTL_SETUP_REPLICAS " %d\n",
+                0 < p->image_replicas ? p->image_replicas : 0);
     }
-    fprintf(to, "recover %d\n", p->recover ? 1 : 0);
-    fprintf(to, "prints %d\n", mca_errmgr_correlated_output_prints() ? 1 : 0);
-    if (again) {
-        tell(to, "again", who);
+    fprintf(to, RUSTBTL_SETUP_RECOVER " %d\n", p->recover ? 1 : 0);
+    fprintf(to, RUSTBTL_SETUP_PRINTS " %d\n", prints ? 1 : 0);
+    if (failover) {
+        send_value(to, RUSTBTL_SETUP_FAILOVER, identity);
     }
-    fprintf(to, "size %u\n", (unsigned) job->num_procs);
+    fprintf(to, RUSTBTL_SETUP_SIZE " %u\n", (unsigned) job->num_procs);
     for (int i = 0; i < job->apps->size; i++) {
         orte_app_context_t *app = opal_pointer_array_get_item(job->apps, i);
         for (int word = 0; NULL != app && NULL != app->argv && NULL != app->argv[word]; word++) {
-            tell(to, "arg", app->argv[word]);
+            send_value(to, RUSTBTL_SETUP_ARG, app->argv[word]);
         }
     }
-    fprintf(to, "go\n");
+    fprintf(to, RUSTBTL_SETUP_GO "\n");
     return 0 == fclose(to) ? NULL : strdup("it ended at once");
 }
 
@@ -129,11 +131,11 @@ static long now_ms(void)
     return now.tv_sec * 1000L + now.tv_nsec / 1000000L;
 }
 
-/* Wait until it says something; false: it did not. */
-static bool wait_for_it(int ms)
+/* Wait until it sends something; false: it did not. */
+static bool wait_for_answer(int ms)
 {
     long until = now_ms() + ms;
-    struct pollfd on = { .fd = from_it, .events = POLLIN };
+    struct pollfd on = { .fd = from_coordinator, .events = POLLIN };
     int got;
     do {
         long left = until - now_ms();
@@ -156,7 +158,7 @@ char *mca_errmgr_correlated_coordinator_read(void)
         if (line_bytes == sizeof(line)) {
             return NULL;
         }
-        ssize_t got = read(from_it, line + line_bytes, sizeof(line) - line_bytes);
+        ssize_t got = read(from_coordinator, line + line_bytes, sizeof(line) - line_bytes);
         if (0 == got || (0 > got && EINTR != errno)) {
             return NULL;
         }
@@ -169,35 +171,35 @@ bool mca_errmgr_correlated_coordinator_pending(void)
     return NULL != memchr(line, '\n', line_bytes);
 }
 
-bool mca_errmgr_correlated_coordinator_tell(const char *key, const char *value)
+bool mca_errmgr_correlated_coordinator_send(const char *key, const char *value)
 {
     char text[1024];
     int length = snprintf(text, sizeof(text), "%s %s\n", key, value);
-    if (0 > to_it || 0 >= length || sizeof(text) <= (size_t) length) {
+    if (0 > to_coordinator || 0 >= length || sizeof(text) <= (size_t) length) {
         return false;
     }
     /* In one piece: less than PIPE_BUF. */
     ssize_t wrote;
     do {
-        wrote = write(to_it, text, (size_t) length);
+        wrote = write(to_coordinator, text, (size_t) length);
     } while (0 > wrote && EINTR == errno);
     return length == wrote;
 }
 
 /* Its answer: "ok PORT JOB SECRET" or "error TEXT". */
-static char *understand(char *answer, char **port, char **name, char **secret)
+static char *parse_answer(char *answer, char **port, char **name, char **secret)
 {
     char *rest = NULL;
     if (NULL == answer) {
-        return strdup("it ended without a word");
+        return strdup("it ended without an answer");
     }
-    if (0 == strncmp(answer, RUSTBTL_WORD_ERROR " ", sizeof(RUSTBTL_WORD_ERROR))) {
-        return strdup(answer + sizeof(RUSTBTL_WORD_ERROR));
+    if (0 == strncmp(answer, RUSTBTL_KEY_ERROR " ", sizeof(RUSTBTL_KEY_ERROR))) {
+        return strdup(answer + sizeof(RUSTBTL_KEY_ERROR));
     }
     const char *ok = strtok_r(answer, " ", &rest);
     const char *words[3] = { strtok_r(NULL, " ", &rest), strtok_r(NULL, " ", &rest),
                              strtok_r(NULL, " ", &rest) };
-    if (NULL == ok || 0 != strcmp(ok, RUSTBTL_WORD_OK) || NULL == words[2]) {
+    if (NULL == ok || 0 != strcmp(ok, RUSTBTL_KEY_OK) || NULL == words[2]) {
         return strdup("it gave an answer of another version");
     }
     *port = strdup(words[0]);
@@ -206,8 +208,9 @@ static char *understand(char *answer, char **port, char **name, char **secret)
     return NULL;
 }
 
-/* Start a process, and hear what it says first. */
-static char *launch(orte_job_t *job, bool again, char **port, char **name, char **secret)
+/* Start a process, and read its first answer. */
+static char *launch(orte_job_t *job, bool prints, bool failover, char **port, char **name,
+                    char **secret)
 {
     const char *program = mca_errmgr_correlated_program();
     int fds[4] = { -1, -1, -1, -1 };
@@ -217,7 +220,7 @@ static char *launch(orte_job_t *job, bool again, char **port, char **name, char 
     }
     pid_t child = fork();
     if (0 == child) {
-        become_coordinator(program, fds[0], fds[3]);
+        exec_coordinator(program, fds[0], fds[3]);
     }
     close(fds[0]);
     close(fds[3]);
@@ -226,17 +229,17 @@ static char *launch(orte_job_t *job, bool again, char **port, char **name, char 
         close(fds[2]);
         return strdup("no process can be started");
     }
-    to_it = fds[1];
-    from_it = fds[2];
+    to_coordinator = fds[1];
+    from_coordinator = fds[2];
     line_bytes = 0;
     started_ms = now_ms();
-    char *problem = tell_setup(job, again);
-    if (NULL == problem && !wait_for_it(START_MS)) {
+    char *problem = send_setup(job, prints, failover);
+    if (NULL == problem && !wait_for_answer(START_MS)) {
         problem = strdup("it does not answer");
     }
     if (NULL == problem) {
         char *answer = mca_errmgr_correlated_coordinator_read();
-        problem = understand(answer, port, name, secret);
+        problem = parse_answer(answer, port, name, secret);
         free(answer);
     }
     if (NULL != problem) {
@@ -245,38 +248,35 @@ static char *launch(orte_job_t *job, bool again, char **port, char **name, char 
     return problem;
 }
 
-char *mca_errmgr_correlated_coordinator_start(orte_job_t *job, char **port, char **name,
-                                              char **secret)
+char *mca_errmgr_correlated_coordinator_start(orte_job_t *job, bool prints, char **port,
+                                              char **name, char **secret)
 {
-    char *problem = mca_errmgr_correlated_signal_check();
-    if (NULL == problem) {
-        problem = launch(job, false, port, name, secret);
-    }
-    if (NULL == problem && 0 > asprintf(&who, "%s %s %s", *name, *port, *secret)) {
-        who = NULL;
+    char *problem = launch(job, prints, false, port, name, secret);
+    if (NULL == problem && 0 > asprintf(&identity, "%s %s %s", *name, *port, *secret)) {
+        identity = NULL;
     }
     return problem;
 }
 
-char *mca_errmgr_correlated_coordinator_again(orte_job_t *job)
+char *mca_errmgr_correlated_coordinator_restart(orte_job_t *job, bool prints)
 {
     char *port = NULL, *name = NULL, *secret = NULL;
-    ends = now_ms() - started_ms < LASTED_MS ? ends + 1 : 1;
-    if (0 <= to_it) {
-        close(to_it);
-        to_it = -1;
+    failures = now_ms() - started_ms < STABLE_MS ? failures + 1 : 1;
+    if (0 <= to_coordinator) {
+        close(to_coordinator);
+        to_coordinator = -1;
     }
-    if (0 <= from_it) {
-        close(from_it);
-        from_it = -1;
+    if (0 <= from_coordinator) {
+        close(from_coordinator);
+        from_coordinator = -1;
     }
-    if (NULL == who) {
+    if (NULL == identity) {
         return strdup("there is no memory left");
     }
-    if (ENDS_MAX < ends) {
-        return strdup("it ends again and again");
+    if (FAILURES_MAX < failures) {
+        return strdup("it fails again and again");
     }
-    char *problem = launch(job, true, &port, &name, &secret);
+    char *problem = launch(job, prints, true, &port, &name, &secret);
     free(port);
     free(name);
     free(secret);
@@ -285,25 +285,25 @@ char *mca_errmgr_correlated_coordinator_again(orte_job_t *job)
 
 int mca_errmgr_correlated_coordinator_fd(void)
 {
-    return from_it;
+    return from_coordinator;
 }
 
 void mca_errmgr_correlated_coordinator_stop(void)
 {
-    if (0 <= to_it) {
-        close(to_it);
-        to_it = -1;
+    if (0 <= to_coordinator) {
+        close(to_coordinator);
+        to_coordinator = -1;
     }
-    if (0 <= from_it) {
-        /* Until it has gone: then nothing of it is left behind mpirun. */
-        while (wait_for_it(STOP_MS)) {
+    if (0 <= from_coordinator) {
+        /* Wait until it has ended, so that it does not outlive mpirun. */
+        while (wait_for_answer(STOP_MS)) {
             char *rest = mca_errmgr_correlated_coordinator_read();
             if (NULL == rest) {
                 break;
             }
             free(rest);
         }
-        close(from_it);
-        from_it = -1;
+        close(from_coordinator);
+        from_coordinator = -1;
     }
 }

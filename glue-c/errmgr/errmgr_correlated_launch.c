@@ -1,10 +1,10 @@
 /*
  * mpirun's part in the start and the end of a protected job: a coordinator is started before the
- * job's launch message is packed, and what guardians must know goes into that message with the
+ * job's launch message is packed, and the settings of guardians go into that message with the
  * environment of the job's programs. So it is on no command line.
  */
 #include "errmgr_correlated.h"
-#include "errmgr_correlated_words.h"
+#include "errmgr_correlated_pipe.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 static orte_state_cbfunc_t stock_launch = NULL;
 static orte_job_t *protected_job = NULL;
-static opal_event_t requests;
+static opal_event_t orders;
 static bool watching = false;
 
 static const char *const variables[] = { "RUSTBTL_JOB",     "RUSTBTL_SECRET",
@@ -21,57 +21,60 @@ static const char *const variables[] = { "RUSTBTL_JOB",     "RUSTBTL_SECRET",
                                          "RUSTBTL_LOCAL",   "RUSTBTL_TMP",
                                          "RUSTBTL_PRINTS",  "RUSTBTL_GUARDIAN_FD" };
 
-orte_job_t *mca_errmgr_correlated_protected_job(void)
+/* Is there a coordinator whose orders are read? */
+static void set_watching(bool on)
 {
-    return watching ? protected_job : NULL;
+    watching = on;
+    mca_errmgr_correlated_set_protected_job(on ? protected_job : NULL);
 }
 
-/* What follows the word and a blank; NULL if the line begins with another word. */
-static const char *after(const char *order, const char *word)
+/* What follows the key and a blank; NULL if the line begins with another key. */
+static const char *after(const char *order, const char *key)
 {
-    size_t length = strlen(word);
-    bool same = 0 == strncmp(word, order, length) && ' ' == order[length];
+    size_t length = strlen(key);
+    bool same = 0 == strncmp(key, order, length) && ' ' == order[length];
     return same ? order + length + 1 : NULL;
 }
 
-static void carry_out(const char *order)
+static void execute(const char *order)
 {
     const char *value;
-    if (0 == strcmp(RUSTBTL_WORD_END, order)) {
+    if (0 == strcmp(RUSTBTL_KEY_END, order)) {
         mca_errmgr_correlated_end_job(protected_job);
-    } else if (NULL != (value = after(order, RUSTBTL_WORD_FAIL))) {
+    } else if (NULL != (value = after(order, RUSTBTL_KEY_FAIL))) {
         mca_errmgr_correlated_loss_failed(value);
-    } else if (0 == strcmp(RUSTBTL_WORD_RECOVERED, order)) {
+    } else if (0 == strcmp(RUSTBTL_KEY_RECOVERED, order)) {
         mca_errmgr_correlated_loss_recovered();
-    } else if (NULL != (value = after(order, RUSTBTL_WORD_TOLERATE))) {
+    } else if (NULL != (value = after(order, RUSTBTL_KEY_TOLERATE))) {
         mca_errmgr_correlated_loss_decided(value, true);
-    } else if (NULL != (value = after(order, RUSTBTL_WORD_PRINT))) {
+    } else if (NULL != (value = after(order, RUSTBTL_KEY_PRINT))) {
         mca_errmgr_correlated_output_print(value);
-    } else if (NULL != (value = after(order, RUSTBTL_WORD_STOCK))) {
+    } else if (NULL != (value = after(order, RUSTBTL_KEY_STOCK))) {
         mca_errmgr_correlated_loss_decided(value, false);
     }
 }
 
-static void on_request(int fd, short flags, void *unused);
+static void on_order(int fd, short flags, void *unused);
 
 static void watch(void)
 {
-    opal_event_set(orte_event_base, &requests, mca_errmgr_correlated_coordinator_fd(),
-                   OPAL_EV_READ | OPAL_EV_PERSIST, on_request, NULL);
-    opal_event_add(&requests, NULL);
-    watching = true;
+    opal_event_set(orte_event_base, &orders, mca_errmgr_correlated_coordinator_fd(),
+                   OPAL_EV_READ | OPAL_EV_PERSIST, on_order, NULL);
+    opal_event_add(&orders, NULL);
+    set_watching(true);
 }
 
-/* There is no other: guardians and ranks know how to do without. Lost ones do not come back. */
-static void do_without(const char *problem)
+/* No other coordinator can be started. Guardians and ranks continue without one; ranks that are
+ * lost are not restarted. */
+static void disable_protection(const char *problem)
 {
-    /* What waited for its decision is as always. */
+    /* For what waits for its decision, do what stock Open MPI does. */
     mca_errmgr_correlated_loss_decided(NULL, false);
-    watching = false;
+    set_watching(false);
     if (mca_errmgr_correlated_loss_is_open()) {
         char *reason = NULL;
         if (0 > asprintf(&reason,
-                         "the job's coordinator has ended during the recovery, and another one "
+                         "the job's coordinator has failed during the recovery, and another one "
                          "could not take over: %s", problem)) {
             reason = NULL;
         }
@@ -79,52 +82,55 @@ static void do_without(const char *problem)
         free(reason);
         return;
     }
-    orte_show_help(CORRELATED_ERRMGR_HELP, "coordinator-gone", true, orte_process_info.nodename,
+    orte_show_help(CORRELATED_ERRMGR_HELP, "protection-disabled", true, orte_process_info.nodename,
                    problem);
 }
 
-bool mca_errmgr_correlated_coordinator_revive(void)
+/* The coordinator has ended. True: there is another one now. */
+static bool failover(void)
 {
     if (!watching) {
         return false;
     }
-    opal_event_del(&requests);
+    opal_event_del(&orders);
     if (correlated_is_ending()) {
-        watching = false;
+        set_watching(false);
         return false;
     }
-    char *problem = mca_errmgr_correlated_coordinator_again(protected_job);
+    char *problem = mca_errmgr_correlated_coordinator_restart(
+        protected_job, mca_errmgr_correlated_output_prints());
     if (NULL != problem) {
-        do_without(problem);
+        disable_protection(problem);
         free(problem);
         return false;
     }
     watch();
-    orte_show_help(CORRELATED_ERRMGR_HELP, "coordinator-again", true, orte_process_info.nodename);
-    mca_errmgr_correlated_loss_tell_again();
+    orte_show_help(CORRELATED_ERRMGR_HELP, "coordinator-failover", true,
+                   orte_process_info.nodename);
+    mca_errmgr_correlated_loss_resend();
     return true;
 }
 
-/* The coordinator wants something. */
-static void on_request(int fd, short flags, void *unused)
+/* The coordinator has sent an order, or has ended. */
+static void on_order(int fd, short flags, void *unused)
 {
     (void) fd;
     (void) flags;
     (void) unused;
     do {
-        char *what = mca_errmgr_correlated_coordinator_read();
-        if (NULL == what) {
-            (void) mca_errmgr_correlated_coordinator_revive();
+        char *order = mca_errmgr_correlated_coordinator_read();
+        if (NULL == order) {
+            (void) failover();
             return;
         }
-        carry_out(what);
-        free(what);
+        execute(order);
+        free(order);
     } while (mca_errmgr_correlated_coordinator_pending());
 }
 
-/* Outcomes of nondeterministic calls are only of use to sets that go back alone. What a test has
- * set stays. */
-static void have_recorded(orte_job_t *job)
+/* Determinants are only of use to sets that are rolled back alone. A value that a test has set
+ * stays. */
+static void record_determinants(orte_job_t *job)
 {
     for (int i = 0; i < job->apps->size; i++) {
         orte_app_context_t *app = opal_pointer_array_get_item(job->apps, i);
@@ -152,21 +158,21 @@ static void for_each_app(orte_job_t *job, const char *name, const char *value)
 static void protect(orte_job_t *job, const char *port, const char *name, const char *secret)
 {
     const char *restore = mca_errmgr_correlated_params.restore;
-    char *uri = NULL, *place = NULL;
+    char *uri = NULL, *address = NULL;
     orte_oob_base_get_addr(&uri);
-    if (0 > asprintf(&place, "%s %s", port, NULL == uri ? "" : uri)) {
-        place = NULL;
+    if (0 > asprintf(&address, "%s %s", port, NULL == uri ? "" : uri)) {
+        address = NULL;
     }
     for_each_app(job, "RUSTBTL_JOB", name);
     for_each_app(job, "RUSTBTL_SECRET", secret);
-    for_each_app(job, "RUSTBTL_COORDINATOR", NULL == place ? port : place);
+    for_each_app(job, "RUSTBTL_COORDINATOR", NULL == address ? port : address);
     if (NULL != restore && '\0' != restore[0]) {
         for_each_app(job, "RUSTBTL_RESTORE", restore);
     }
-    char *images = mca_errmgr_correlated_images();
+    char *images = mca_errmgr_correlated_image_settings();
     for_each_app(job, "RUSTBTL_IMAGES", images);
     free(images);
-    char *folder = mca_errmgr_correlated_absolute(mca_errmgr_correlated_params.dir);
+    char *folder = mca_errmgr_correlated_absolute(mca_errmgr_correlated_params.checkpoint_dir);
     if (NULL != folder) {
         char *whole = opal_os_path(false, folder, name, NULL);
         for_each_app(job, "RUSTBTL_FOLDER", whole);
@@ -174,21 +180,21 @@ static void protect(orte_job_t *job, const char *port, const char *name, const c
         free(folder);
     }
     if (mca_errmgr_correlated_keeps_local()) {
-        char *local = mca_errmgr_correlated_absolute(mca_errmgr_correlated_params.local);
+        char *local = mca_errmgr_correlated_absolute(mca_errmgr_correlated_params.local_dir);
         for_each_app(job, "RUSTBTL_LOCAL", NULL == local ? "" : local);
         free(local);
     }
     if (mca_errmgr_correlated_may_recover()) {
-        have_recorded(job);
+        record_determinants(job);
     }
     if (mca_errmgr_correlated_output_prints()) {
         for_each_app(job, "RUSTBTL_PRINTS", "1");
     }
     free(uri);
-    free(place);
+    free(address);
     watch();
-    mca_errmgr_correlated_loss_watch();
-    mca_errmgr_correlated_ask_spares(job);
+    mca_errmgr_correlated_loss_watch(failover);
+    mca_errmgr_correlated_request_spares(job);
     mca_errmgr_correlated_signal_open();
 }
 
@@ -199,7 +205,7 @@ static void on_launch(int fd, short flags, void *data)
     orte_job_t *job = caddy->jdata;
     bool program = NULL != job && NULL != job->apps && !correlated_are_daemons(job);
     if (program) {
-        /* What the user's shell has is not for this job. Spawned jobs are not protected. */
+        /* Variables of the user's shell are not for this job. Spawned jobs are not protected. */
         for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) {
             for_each_app(job, variables[i], NULL);
         }
@@ -211,7 +217,11 @@ static void on_launch(int fd, short flags, void *data)
         if (mca_errmgr_correlated_may_recover()) {
             mca_errmgr_correlated_output_watch(job);
         }
-        char *problem = mca_errmgr_correlated_coordinator_start(job, &port, &name, &secret);
+        char *problem = mca_errmgr_correlated_signal_check();
+        if (NULL == problem) {
+            problem = mca_errmgr_correlated_coordinator_start(
+                job, mca_errmgr_correlated_output_prints(), &port, &name, &secret);
+        }
         if (NULL == problem) {
             mca_errmgr_correlated_job_is_guarded(job);
             protect(job, port, name, secret);
@@ -249,10 +259,11 @@ void mca_errmgr_correlated_launch_close(void)
 {
     mca_errmgr_correlated_signal_close();
     if (watching) {
-        opal_event_del(&requests);
-        watching = false;
+        opal_event_del(&orders);
+        set_watching(false);
     }
     mca_errmgr_correlated_output_close();
     mca_errmgr_correlated_loss_close();
+    mca_errmgr_correlated_state_close();
     mca_errmgr_correlated_coordinator_stop();
 }

@@ -1,18 +1,17 @@
 /*
  * The loss of a node, in mpirun. Stock Open MPI ends the job; with recovery the node's processes
- * count as ended, everything that goes through mpirun leaves the node out, and the coordinator is
- * told. It brings the ranks back elsewhere, or says that this cannot be done.
+ * count as ended, everything that goes through mpirun leaves the node out, and the loss is reported
+ * to the coordinator. It restarts the ranks elsewhere, or reports that this is impossible.
  *
- * 1. A lost daemon is handled once, whatever mpirun hears of it and in which order: the end of its
+ * 1. A lost daemon is handled once, whatever errors mpirun gets and in which order: the end of its
  *    connection, the end of the rsh client, messages that cannot be sent.
- * 2. Whatever is not the loss of a running node of a job that can go on is Open MPI's business.
+ * 2. Open MPI handles all but the loss of a running node of a job that can be recovered.
  * 3. An exit code that only comes from a lost daemon is not the job's.
- *
- * 4. A process of the job that ends by a signal is its guardian: killed alone, or with a program
- *    that does not come back. The coordinator knows which; until it says so nothing is done.
+ * 4. A process of the job that is ended by a signal is its guardian: killed alone, or with a
+ *    program that is not restarted. The coordinator knows which; until it decides nothing is done.
  */
 #include "errmgr_correlated.h"
-#include "errmgr_correlated_words.h"
+#include "errmgr_correlated_pipe.h"
 
 #include <dirent.h>
 #include <netinet/in.h>
@@ -22,29 +21,23 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* Between lines of what the coordinator says. */
-#define LINE_END '\x1f'
+/* Between lines of a text from the coordinator. */
+#define TEXT_LINE_END '\x1f'
 
 static orte_state_cbfunc_t stock_comm_failed = NULL;
 static orte_state_cbfunc_t stock_error = NULL;
-/* Daemons that are gone, by vpid. */
-static opal_bitmap_t lost;
-static bool have_lost = false;
-/* The coordinator has been told of a loss and has not said yet how it ends. */
+/* A loss was reported to the coordinator, which has not reported yet how it ends. */
 static bool open_loss = false;
+/* Starts another coordinator. */
+static bool (*coordinator_failover)(void) = NULL;
 
-/* Ends by signals about which the coordinator was asked; and processes, by rank, that it has taken
- * up: daemons may speak of them once more when all of theirs have ended. */
-static opal_pointer_array_t asked;
-/* How they ended, in the same places: what is heard of them later may say less. */
-static opal_pointer_array_t asked_codes;
-static opal_bitmap_t taken_up;
-static bool have_asked = false;
-
-bool mca_errmgr_correlated_is_lost(const orte_process_name_t *daemon)
-{
-    return have_lost && opal_bitmap_is_set_bit(&lost, correlated_rank(daemon));
-}
+/* Ends by signals about which the coordinator has not decided yet; and processes, by rank, whose
+ * ends it tolerates: daemons may report them once more when all of theirs have ended. */
+static opal_pointer_array_t pending;
+/* Their exit codes, at the same indices: later reports of them may contain less. */
+static opal_pointer_array_t pending_exit_codes;
+static opal_bitmap_t tolerated;
+static bool have_pending = false;
 
 static bool runs_on(const orte_proc_t *proc, const orte_proc_t *daemon)
 {
@@ -52,13 +45,13 @@ static bool runs_on(const orte_proc_t *proc, const orte_proc_t *daemon)
            && ORTE_PROC_STATE_TERMINATED > proc->state;
 }
 
-/* Does a job that nobody protects (MPI_Comm_spawn) lose a process? */
-static bool strangers_on(const orte_proc_t *daemon, const orte_job_t *protected_job)
+/* Does a job that is not protected (MPI_Comm_spawn) lose a process? */
+static bool unprotected_on(const orte_proc_t *daemon, const orte_job_t *protected_job)
 {
     void *at = NULL;
     for (orte_job_t *job = correlated_next_job(&at); NULL != job; job = correlated_next_job(&at)) {
-        bool theirs = job != protected_job && !correlated_are_daemons(job);
-        for (int i = 0; theirs && i < job->procs->size; i++) {
+        bool unprotected = job != protected_job && !correlated_are_daemons(job);
+        for (int i = 0; unprotected && i < job->procs->size; i++) {
             if (runs_on(opal_pointer_array_get_item(job->procs, i), daemon)) {
                 return true;
             }
@@ -67,53 +60,48 @@ static bool strangers_on(const orte_proc_t *daemon, const orte_job_t *protected_
     return false;
 }
 
-/* The job that goes on without this daemon; NULL: none does. */
+/* The job that continues without this daemon; NULL: none does. */
 static orte_job_t *can_be_recovered(const orte_proc_t *daemon)
 {
     orte_job_t *job = mca_errmgr_correlated_protected_job();
     if (!mca_errmgr_correlated_may_recover() || NULL == job || NULL == daemon->node) {
         return NULL;
     }
-    /* Before all programs run, Open MPI waits for what the lost daemon should say. */
+    /* Before all programs run, Open MPI waits for reports of the lost daemon. */
     bool runs = 0 < job->num_procs && job->num_launched == job->num_procs;
-    return runs && !strangers_on(daemon, job) ? job : NULL;
+    return runs && !unprotected_on(daemon, job) ? job : NULL;
 }
 
-/* To the coordinator, or to one that comes after it. */
-static bool tell_some_coordinator(const char *key, const char *value)
+/* To the coordinator, or to the one that takes over from it. */
+static bool send_to_coordinator(const char *key, const char *value)
 {
-    return mca_errmgr_correlated_coordinator_tell(key, value)
-           || (mca_errmgr_correlated_coordinator_revive()
-               && mca_errmgr_correlated_coordinator_tell(key, value));
+    return mca_errmgr_correlated_coordinator_send(key, value)
+           || (NULL != coordinator_failover && coordinator_failover()
+               && mca_errmgr_correlated_coordinator_send(key, value));
 }
 
-/* How much of their output has come is told first. */
-static void tell_output(const orte_job_t *job, const orte_proc_t *daemon)
+/* How much of their output has come is reported first. */
+static void report_output(const orte_job_t *job, const orte_proc_t *daemon)
 {
     for (int i = 0; NULL != job && i < job->procs->size; i++) {
         const orte_proc_t *proc = opal_pointer_array_get_item(job->procs, i);
         if (NULL != proc && NULL != proc->node && proc->node->daemon == daemon) {
-            mca_errmgr_correlated_output_tell(proc);
+            mca_errmgr_correlated_output_report(proc);
         }
     }
 }
 
-/* False: it is not lost in a way that we could answer. */
+/* False: Open MPI has to handle the loss. */
 static bool node_lost(const orte_process_name_t *name)
 {
     orte_job_t *daemons = correlated_daemons();
     orte_proc_t *daemon = opal_pointer_array_get_item(daemons->procs, correlated_rank(name));
     orte_job_t *job = NULL == daemon ? NULL : can_be_recovered(daemon);
-    tell_output(job, daemon);
-    if (NULL == job || !tell_some_coordinator(RUSTBTL_WORD_LOST, daemon->node->name)) {
+    report_output(job, daemon);
+    if (NULL == job || !send_to_coordinator(RUSTBTL_KEY_LOST, daemon->node->name)) {
         return false;
     }
-    if (!have_lost) {
-        OBJ_CONSTRUCT(&lost, opal_bitmap_t);
-        opal_bitmap_init(&lost, (int) daemons->num_procs);
-        have_lost = true;
-    }
-    opal_bitmap_set_bit(&lost, correlated_rank(name));
+    mca_errmgr_correlated_set_lost(name, (int) daemons->num_procs);
     open_loss = true;
     ORTE_FLAG_UNSET(daemon, ORTE_PROC_FLAG_ALIVE);
     /* Otherwise the next message to all daemons ends mpirun, and so does the wait for their end. */
@@ -125,7 +113,7 @@ static bool node_lost(const orte_process_name_t *name)
     for (int i = 0; i < job->procs->size; i++) {
         orte_proc_t *proc = opal_pointer_array_get_item(job->procs, i);
         if (runs_on(proc, daemon)) {
-            /* Ended like this, and not aborted: nobody is to be told of a failure. */
+            /* Ended like this, and not aborted: no failure is to be reported. */
             proc->exit_code = 0;
             ORTE_ACTIVATE_PROC_STATE(&proc->name, ORTE_PROC_STATE_WAITPID_FIRED);
             ORTE_ACTIVATE_PROC_STATE(&proc->name, ORTE_PROC_STATE_IOF_COMPLETE);
@@ -134,8 +122,8 @@ static bool node_lost(const orte_process_name_t *name)
     return true;
 }
 
-/* Does this error of a daemon mean that its node is gone? */
-static bool means_loss(const orte_state_caddy_t *caddy)
+/* Does this error of a daemon mean that its node is lost? */
+static bool is_daemon_loss(const orte_state_caddy_t *caddy)
 {
     switch (caddy->proc_state) {
     case ORTE_PROC_STATE_COMM_FAILED:
@@ -150,7 +138,7 @@ static bool means_loss(const orte_state_caddy_t *caddy)
     }
 }
 
-/* True: it is known, or the coordinator was asked about it. */
+/* True: it is tolerated, or the coordinator has to decide about it. */
 static bool guardian_ended(orte_state_caddy_t *caddy)
 {
     orte_job_t *job = mca_errmgr_correlated_protected_job();
@@ -164,52 +152,54 @@ static bool guardian_ended(orte_state_caddy_t *caddy)
     if (NULL == proc) {
         return false;
     }
-    if (have_asked && opal_bitmap_is_set_bit(&taken_up, rank)) {
+    if (have_pending && opal_bitmap_is_set_bit(&tolerated, rank)) {
         proc->exit_code = 0;
         return true;
     }
     snprintf(text, sizeof(text), "%d", rank);
-    if (!tell_some_coordinator(RUSTBTL_WORD_GUARDIAN, text)) {
+    if (!send_to_coordinator(RUSTBTL_KEY_GUARDIAN, text)) {
         return false;
     }
-    if (!have_asked) {
-        OBJ_CONSTRUCT(&asked, opal_pointer_array_t);
-        OBJ_CONSTRUCT(&asked_codes, opal_pointer_array_t);
-        OBJ_CONSTRUCT(&taken_up, opal_bitmap_t);
-        opal_bitmap_init(&taken_up, (int) job->num_procs);
-        have_asked = true;
+    if (!have_pending) {
+        OBJ_CONSTRUCT(&pending, opal_pointer_array_t);
+        OBJ_CONSTRUCT(&pending_exit_codes, opal_pointer_array_t);
+        OBJ_CONSTRUCT(&tolerated, opal_bitmap_t);
+        opal_bitmap_init(&tolerated, (int) job->num_procs);
+        have_pending = true;
     }
     OBJ_RETAIN(caddy);
-    int place = opal_pointer_array_add(&asked, caddy);
-    (void) opal_pointer_array_set_item(&asked_codes, place, (void *) (intptr_t) proc->exit_code);
+    int index = opal_pointer_array_add(&pending, caddy);
+    (void) opal_pointer_array_set_item(&pending_exit_codes, index,
+                                       (void *) (intptr_t) proc->exit_code);
     return true;
 }
 
-void mca_errmgr_correlated_loss_decided(const char *rank, bool goes_on)
+void mca_errmgr_correlated_loss_decided(const char *rank, bool tolerate)
 {
     orte_job_t *job = mca_errmgr_correlated_protected_job();
-    for (int i = 0; have_asked && i < asked.size; i++) {
-        orte_state_caddy_t *caddy = opal_pointer_array_get_item(&asked, i);
+    for (int i = 0; have_pending && i < pending.size; i++) {
+        orte_state_caddy_t *caddy = opal_pointer_array_get_item(&pending, i);
         if (NULL == caddy || (NULL != rank && atoi(rank) != correlated_rank(&caddy->name))) {
             continue;
         }
-        (void) opal_pointer_array_set_item(&asked, i, NULL);
+        (void) opal_pointer_array_set_item(&pending, i, NULL);
         orte_proc_t *proc = NULL;
         if (NULL != job) {
             proc = opal_pointer_array_get_item(job->procs, correlated_rank(&caddy->name));
         }
-        if (!goes_on || NULL == proc) {
+        if (!tolerate || NULL == proc) {
             if (NULL != proc) {
-                proc->exit_code = (int) (intptr_t) opal_pointer_array_get_item(&asked_codes, i);
+                void *code = opal_pointer_array_get_item(&pending_exit_codes, i);
+                proc->exit_code = (int) (intptr_t) code;
             }
-            /* It releases it. */
+            /* Releases the caddy. */
             stock_error(-1, 0, caddy);
             continue;
         }
-        (void) opal_bitmap_set_bit(&taken_up, correlated_rank(&caddy->name));
+        (void) opal_bitmap_set_bit(&tolerated, correlated_rank(&caddy->name));
         proc->exit_code = 0;
-        /* Whoever counts twice ends too early: of others their daemons say in the end that they
-         * have ended, and the end of its output is on its way. */
+        /* A process that is counted twice ends the job too early: daemons report in the end that
+         * theirs have ended, and the end of its output is on its way. */
         if (ORTE_FLAG_TEST(proc, ORTE_PROC_FLAG_LOCAL)) {
             correlated_has_ended(job, proc);
         }
@@ -217,33 +207,34 @@ void mca_errmgr_correlated_loss_decided(const char *rank, bool goes_on)
     }
 }
 
-void mca_errmgr_correlated_loss_tell_again(void)
+void mca_errmgr_correlated_loss_resend(void)
 {
     orte_job_t *daemons = correlated_daemons();
-    mca_errmgr_correlated_output_tell_again();
-    for (int i = 0; have_lost && NULL != daemons && i < (int) daemons->num_procs; i++) {
+    mca_errmgr_correlated_output_resend();
+    const bool any = mca_errmgr_correlated_has_lost() && NULL != daemons;
+    for (int i = 0; any && i < (int) daemons->num_procs; i++) {
         orte_proc_t *daemon = opal_pointer_array_get_item(daemons->procs, i);
-        if (opal_bitmap_is_set_bit(&lost, i) && NULL != daemon && NULL != daemon->node) {
-            tell_output(mca_errmgr_correlated_protected_job(), daemon);
-            (void) mca_errmgr_correlated_coordinator_tell(RUSTBTL_WORD_LOST,
-                                                           daemon->node->name);
+        if (NULL != daemon && mca_errmgr_correlated_is_lost(&daemon->name)
+            && NULL != daemon->node) {
+            report_output(mca_errmgr_correlated_protected_job(), daemon);
+            (void) mca_errmgr_correlated_coordinator_send(RUSTBTL_KEY_LOST, daemon->node->name);
         }
     }
-    for (int i = 0; have_asked && i < asked.size; i++) {
-        orte_state_caddy_t *caddy = opal_pointer_array_get_item(&asked, i);
+    for (int i = 0; have_pending && i < pending.size; i++) {
+        orte_state_caddy_t *caddy = opal_pointer_array_get_item(&pending, i);
         char text[16];
         if (NULL != caddy) {
             snprintf(text, sizeof(text), "%d", (int) correlated_rank(&caddy->name));
-            (void) mca_errmgr_correlated_coordinator_tell(RUSTBTL_WORD_GUARDIAN, text);
+            (void) mca_errmgr_correlated_coordinator_send(RUSTBTL_KEY_GUARDIAN, text);
         }
     }
 }
 
-/* True: nothing is left to do about it. */
+/* True: nothing is left to be done for it. */
 static bool handled(const orte_state_caddy_t *caddy)
 {
     const orte_process_name_t *name = &caddy->name;
-    if (!correlated_is_other_daemon(name) || !means_loss(caddy)) {
+    if (!correlated_is_other_daemon(name) || !is_daemon_loss(caddy)) {
         return false;
     }
     if (mca_errmgr_correlated_is_lost(name)) {
@@ -291,16 +282,16 @@ static void on_error(int fd, short flags, void *data)
     stock_error(fd, flags, data);
 }
 
-/* Keepalive says nothing as long as something that was sent is not acknowledged; the last one
- * does. Keepalive again: PRRTE's was chosen before the job was known. */
-static void limit_silence(int fd)
+/* Keepalive has no effect as long as data that was sent is not acknowledged; TCP_USER_TIMEOUT
+ * limits that. Keepalive is set once more, since PRRTE sets its own before the job is known. */
+static void set_keepalive_of(int fd)
 {
     const int options[][3] = {
         { SOL_SOCKET, SO_KEEPALIVE, 1 },
-        { IPPROTO_TCP, TCP_KEEPIDLE, atoi(CORRELATED_SILENCE_FIRST) },
-        { IPPROTO_TCP, TCP_KEEPINTVL, atoi(CORRELATED_SILENCE_NEXT) },
-        { IPPROTO_TCP, TCP_KEEPCNT, atoi(CORRELATED_SILENCE_PROBES) },
-        { IPPROTO_TCP, TCP_USER_TIMEOUT, CORRELATED_SILENCE_MS },
+        { IPPROTO_TCP, TCP_KEEPIDLE, atoi(CORRELATED_KEEPALIVE_IDLE) },
+        { IPPROTO_TCP, TCP_KEEPINTVL, atoi(CORRELATED_KEEPALIVE_INTERVAL) },
+        { IPPROTO_TCP, TCP_KEEPCNT, atoi(CORRELATED_KEEPALIVE_PROBES) },
+        { IPPROTO_TCP, TCP_USER_TIMEOUT, CORRELATED_USER_TIMEOUT_MS },
     };
     int domain = 0;
     socklen_t size = sizeof(domain);
@@ -313,28 +304,29 @@ static void limit_silence(int fd)
     }
 }
 
-void mca_errmgr_correlated_notice_silence(void)
+void mca_errmgr_correlated_set_keepalive(void)
 {
     DIR *folder = opendir("/proc/self/fd");
     if (NULL == folder) {
         return;
     }
     /* Open MPI does not show which connections are to daemons. Others of mpirun stay on its host,
-     * where nothing is silent for so long. */
+     * where they are never unreachable for so long. */
     for (struct dirent *entry = readdir(folder); NULL != entry; entry = readdir(folder)) {
-        limit_silence(atoi(entry->d_name));
+        set_keepalive_of(atoi(entry->d_name));
     }
     closedir(folder);
 }
 
-void mca_errmgr_correlated_loss_watch(void)
+void mca_errmgr_correlated_loss_watch(bool (*failover)(void))
 {
+    coordinator_failover = failover;
     if (mca_errmgr_correlated_may_recover()) {
-        mca_errmgr_correlated_notice_silence();
+        mca_errmgr_correlated_set_keepalive();
     }
 }
 
-/* The coordinator's text comes in one line, with marks where lines shall end (to be freed). */
+/* The coordinator's text is one line, with marks where lines shall end (to be freed). */
 static char *in_lines(const char *text)
 {
     const char *const end = "\n  ";
@@ -342,7 +334,7 @@ static char *in_lines(const char *text)
     char *lines = malloc(length * strlen(end) + 1);
     char *to = lines;
     for (size_t i = 0; NULL != lines && i < length; i++) {
-        if (LINE_END == text[i]) {
+        if (TEXT_LINE_END == text[i]) {
             to = stpcpy(to, end);
         } else {
             *to++ = text[i];
@@ -364,7 +356,7 @@ void mca_errmgr_correlated_loss_failed(const char *reason)
     free(lines);
     /* Not one that a lost daemon has left there. */
     orte_exit_status = ORTE_ERROR_DEFAULT_EXIT_CODE;
-    /* As when a process aborts: daemons take their processes along. */
+    /* As when a process aborts: daemons end their processes. */
     orte_job_term_ordered = true;
     orte_plm.terminate_orteds();
 }
@@ -396,14 +388,10 @@ int mca_errmgr_correlated_loss_open(void)
 
 void mca_errmgr_correlated_loss_close(void)
 {
-    if (have_lost) {
-        OBJ_DESTRUCT(&lost);
-        have_lost = false;
-    }
-    if (have_asked) {
-        OBJ_DESTRUCT(&asked);
-        OBJ_DESTRUCT(&asked_codes);
-        OBJ_DESTRUCT(&taken_up);
-        have_asked = false;
+    if (have_pending) {
+        OBJ_DESTRUCT(&pending);
+        OBJ_DESTRUCT(&pending_exit_codes);
+        OBJ_DESTRUCT(&tolerated);
+        have_pending = false;
     }
 }

@@ -1,15 +1,15 @@
 /*
  * Output of ranks in mpirun. How much has come is counted: what was on its way through the daemon
- * of a lost node is lost with it, so only mpirun knows from where on it has to be printed again.
- * From then on the rank has no daemon, and the coordinator brings what it prints.
+ * of a lost node is lost with it, so only mpirun knows the offset from which it has to be printed
+ * again. From then on the rank has no daemon, and the coordinator forwards its output.
  *
- * 1. What is counted is printed: it is counted when Open MPI takes it.
+ * 1. What is counted is printed: it is counted when Open MPI receives it.
  * 2. What comes of a daemon after it was declared lost is neither: it is printed again.
- * 3. What the coordinator brings has its place in the stream; what was printed before is not
- *    printed again. Each piece is answered.
+ * 3. What the coordinator forwards has an offset in the stream; what was printed before is not
+ *    printed again. Each piece is acknowledged.
  */
 #include "errmgr_correlated.h"
-#include "errmgr_correlated_words.h"
+#include "errmgr_correlated_pipe.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,12 +17,12 @@
 
 typedef struct {
     uint64_t bytes[2]; /* that came by daemons: standard output, standard error */
-    bool known[2];     /* the coordinator has brought some */
-    uint64_t upto[2];  /* of the whole stream, then */
-} came_t;
+    bool forwarded[2]; /* the coordinator has forwarded some */
+    uint64_t upto[2];  /* offset in the whole stream, then */
+} output_t;
 
 static orte_rml_buffer_callback_fn_t stock_output = NULL;
-static came_t *came = NULL; /* by rank */
+static output_t *outputs = NULL; /* by rank */
 static uint32_t ranks = 0;
 static bool prints = false;
 
@@ -34,7 +34,7 @@ static void count(opal_buffer_t *message)
     int32_t bytes = sizeof(data);
     int stream = NULL == job ? 0 : correlated_output_unpack(message, &from, data, &bytes);
     if (0 < stream && correlated_is_of(&from, job) && correlated_rank(&from) < (int) ranks) {
-        came[correlated_rank(&from)].bytes[stream - 1] += (uint64_t) bytes;
+        outputs[correlated_rank(&from)].bytes[stream - 1] += (uint64_t) bytes;
     }
 }
 
@@ -48,7 +48,8 @@ static void on_output(int status, orte_process_name_t *sender, opal_buffer_t *me
     stock_output(status, sender, message, tag, data);
 }
 
-/* Have `by` called for output in place of what is; that is returned, NULL if there is nothing. */
+/* Have `by` called for output in place of the present callback, which is returned; NULL: there is
+ * none. */
 static orte_rml_buffer_callback_fn_t replace(orte_rml_buffer_callback_fn_t by)
 {
     orte_rml_buffer_callback_fn_t before = NULL;
@@ -64,11 +65,11 @@ static orte_rml_buffer_callback_fn_t replace(orte_rml_buffer_callback_fn_t by)
 
 void mca_errmgr_correlated_output_watch(orte_job_t *job)
 {
-    if (NULL != came || !correlated_output_is_whole(job)) {
+    if (NULL != outputs || !correlated_output_is_whole(job)) {
         return;
     }
-    came = calloc(job->num_procs, sizeof(*came));
-    stock_output = NULL == came ? NULL : replace(on_output);
+    outputs = calloc(job->num_procs, sizeof(*outputs));
+    stock_output = NULL == outputs ? NULL : replace(on_output);
     ranks = NULL == stock_output ? 0 : job->num_procs;
     prints = 0 < ranks && !correlated_output_has_files(job);
 }
@@ -78,26 +79,26 @@ bool mca_errmgr_correlated_output_prints(void)
     return prints;
 }
 
-void mca_errmgr_correlated_output_tell(const orte_proc_t *proc)
+void mca_errmgr_correlated_output_report(const orte_proc_t *proc)
 {
     char text[64];
     if (correlated_rank(&proc->name) < (int) ranks) {
-        const uint64_t *bytes = came[correlated_rank(&proc->name)].bytes;
+        const uint64_t *bytes = outputs[correlated_rank(&proc->name)].bytes;
         snprintf(text, sizeof(text), "%d %llu %llu", correlated_rank(&proc->name),
                  (unsigned long long) bytes[0], (unsigned long long) bytes[1]);
-        (void) mca_errmgr_correlated_coordinator_tell(RUSTBTL_WORD_CAME, text);
+        (void) mca_errmgr_correlated_coordinator_send(RUSTBTL_KEY_CAME, text);
     }
 }
 
-void mca_errmgr_correlated_output_tell_again(void)
+void mca_errmgr_correlated_output_resend(void)
 {
     char text[64];
     for (uint32_t rank = 0; rank < ranks; rank++) {
-        if (came[rank].known[0] && came[rank].known[1]) {
+        if (outputs[rank].forwarded[0] && outputs[rank].forwarded[1]) {
             snprintf(text, sizeof(text), "%u %llu %llu", (unsigned) rank,
-                     (unsigned long long) came[rank].upto[0],
-                     (unsigned long long) came[rank].upto[1]);
-            (void) mca_errmgr_correlated_coordinator_tell(RUSTBTL_WORD_REACHED, text);
+                     (unsigned long long) outputs[rank].upto[0],
+                     (unsigned long long) outputs[rank].upto[1]);
+            (void) mca_errmgr_correlated_coordinator_send(RUSTBTL_KEY_REACHED, text);
         }
     }
 }
@@ -127,32 +128,33 @@ void mca_errmgr_correlated_output_print(const char *what)
     static unsigned char data[CORRELATED_PIECE_BYTES_MAX];
     const orte_job_t *job = mca_errmgr_correlated_protected_job();
     unsigned rank = 0, stream = 0;
-    unsigned long long position = 0;
+    unsigned long long offset = 0;
     int begin = 0;
     char answer[64];
-    if (3 != sscanf(what, "%u %u %llu %n", &rank, &stream, &position, &begin) || 0 == begin
+    if (3 != sscanf(what, "%u %u %llu %n", &rank, &stream, &offset, &begin) || 0 == begin
         || rank >= ranks || 1 > stream || 2 < stream || NULL == job) {
         return;
     }
     int32_t bytes = unhex(what + begin, data, sizeof(data));
-    came_t *of = &came[rank];
+    output_t *of = &outputs[rank];
     uint64_t *upto = &of->upto[stream - 1];
-    if (!of->known[stream - 1]) {
-        of->known[stream - 1] = true;
-        *upto = position;
+    if (!of->forwarded[stream - 1]) {
+        of->forwarded[stream - 1] = true;
+        *upto = offset;
     }
-    uint64_t again = *upto > position ? *upto - position : 0;
-    if (0 < bytes && again < (uint64_t) bytes) {
-        opal_buffer_t *piece = correlated_output_pack(job, (int) rank, (int) stream, data + again,
-                                                      bytes - (int32_t) again);
+    uint64_t printed = *upto > offset ? *upto - offset : 0;
+    if (0 < bytes && printed < (uint64_t) bytes) {
+        opal_buffer_t *piece = correlated_output_pack(job, (int) rank, (int) stream,
+                                                      data + printed,
+                                                      bytes - (int32_t) printed);
         if (NULL != piece) {
             stock_output(ORTE_SUCCESS, ORTE_PROC_MY_NAME, piece, ORTE_RML_TAG_IOF_HNP, NULL);
             correlated_output_release(piece);
-            *upto = position + (uint64_t) bytes;
+            *upto = offset + (uint64_t) bytes;
         }
     }
     snprintf(answer, sizeof(answer), "%u %u %llu", rank, stream, (unsigned long long) *upto);
-    (void) mca_errmgr_correlated_coordinator_tell(RUSTBTL_WORD_PRINTED, answer);
+    (void) mca_errmgr_correlated_coordinator_send(RUSTBTL_KEY_PRINTED, answer);
 }
 
 void mca_errmgr_correlated_output_close(void)
@@ -161,8 +163,8 @@ void mca_errmgr_correlated_output_close(void)
         (void) replace(stock_output);
         stock_output = NULL;
     }
-    free(came);
-    came = NULL;
+    free(outputs);
+    outputs = NULL;
     ranks = 0;
     prints = false;
 }

@@ -7,13 +7,13 @@
 #include <stdio.h>
 #include <string.h>
 
-mca_errmgr_correlated_params_t mca_errmgr_correlated_params = { .keep = 2,
+mca_errmgr_correlated_params_t mca_errmgr_correlated_params = { .checkpoints_kept = 2,
                                                                 .compression = "none",
                                                                 .recover = true,
-                                                                .copies = 1,
-                                                                .spares = 2 };
+                                                                .image_replicas = 1,
+                                                                .spare_nodes = 2 };
 
-char *mca_errmgr_correlated_images(void)
+char *mca_errmgr_correlated_image_settings(void)
 {
     const mca_errmgr_correlated_params_t *p = &mca_errmgr_correlated_params;
     char *text = NULL;
@@ -30,14 +30,14 @@ static bool is_given(const char *text)
 bool mca_errmgr_correlated_keeps_local(void)
 {
     const mca_errmgr_correlated_params_t *p = &mca_errmgr_correlated_params;
-    bool wanted = CORRELATED_PROTECTS_BY_DEFAULT || is_given(p->local);
-    return p->recover && wanted && !is_given(p->dir) && !is_given(p->restore);
+    bool wanted = CORRELATED_PROTECTS_BY_DEFAULT || is_given(p->local_dir);
+    return p->recover && wanted && !is_given(p->checkpoint_dir) && !is_given(p->restore);
 }
 
 bool mca_errmgr_correlated_may_recover(void)
 {
     const mca_errmgr_correlated_params_t *p = &mca_errmgr_correlated_params;
-    return p->recover && (is_given(p->dir) || mca_errmgr_correlated_keeps_local());
+    return p->recover && (is_given(p->checkpoint_dir) || mca_errmgr_correlated_keeps_local());
 }
 
 bool mca_errmgr_correlated_wanted(void)
@@ -47,8 +47,9 @@ bool mca_errmgr_correlated_wanted(void)
         return false;
     }
     /* Not by default as long as a job gains nothing from it. */
-    bool interval = is_given(p->interval) && 0 != strcmp("0", p->interval);
-    return p->guard || interval || 0 < p->set_interval || is_given(p->dir) || is_given(p->restore)
+    bool interval = is_given(p->checkpoint_interval) && 0 != strcmp("0", p->checkpoint_interval);
+    return p->protect_without_dir || interval || 0 < p->set_checkpoint_interval
+           || is_given(p->checkpoint_dir) || is_given(p->restore)
            || mca_errmgr_correlated_keeps_local();
 }
 
@@ -59,7 +60,7 @@ static int variable(const char *name, mca_base_var_type_t type, mca_base_var_inf
                                  level, MCA_BASE_VAR_SCOPE_READONLY, where);
 }
 
-/* One that had another name in 0.1.0: still understood. ompi_info says that it is deprecated. */
+/* One that had another name in 0.1.0, which is still valid. ompi_info shows it as deprecated. */
 static void renamed(const char *old, const char *name, mca_base_var_type_t type,
                     mca_base_var_info_lvl_t level, void *where, const char *help)
 {
@@ -79,11 +80,11 @@ void mca_errmgr_correlated_register_params(void)
                                  NULL, 0, 0, OPAL_INFO_LVL_9, MCA_BASE_VAR_SCOPE_READONLY,
                                  &p->vprotocol);
 #endif
-    renamed("dir", "checkpoint_dir", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_1, &p->dir,
+    renamed("dir", "checkpoint_dir", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_1, &p->checkpoint_dir,
              "Directory for checkpoints, the same on all nodes. They outlive the job, "
              "which can be restarted from them.");
     renamed("interval", "checkpoint_interval", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_1,
-            &p->interval,
+            &p->checkpoint_interval,
              "Seconds between global checkpoints, from which the whole job can be restarted. auto: "
              "what loses least time, from vprotocol_correlated_mtbf and from what checkpoints "
              "cost. 0: only on request. Empty: 300 if vprotocol_correlated_recover is set, "
@@ -92,9 +93,10 @@ void mca_errmgr_correlated_register_params(void)
              "Mean time between failures of one correlated set (a node) in seconds, for "
              "vprotocol_correlated_checkpoint_interval auto.");
     renamed("set_interval", "set_checkpoint_interval", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3,
-            &p->set_interval,
+            &p->set_checkpoint_interval,
              "Seconds between checkpoints of each correlated set. 0: only on request.");
-    renamed("keep", "checkpoints_kept", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->keep,
+    renamed("keep", "checkpoints_kept", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3,
+            &p->checkpoints_kept,
              "Complete checkpoints that are kept.");
     (void) variable("compression", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->compression,
              "How checkpoints are compressed: none, lz4 (fast) or zstd (smaller). Memory that "
@@ -103,28 +105,28 @@ void mca_errmgr_correlated_register_params(void)
              "One checkpoint of a process in so many is a full one; the others store only the "
              "pages that have changed, and need the older ones beside them (hard links). 0: all "
              "are full.");
-    renamed("signal", "checkpoint_signal", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->signal,
+    renamed("signal", "checkpoint_signal", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3,
+            &p->checkpoint_signal,
              "Signals to mpirun that request a global checkpoint: USR1, USR2, XCPU, "
              "PWR, URG, WINCH, RTMIN+N, separated by commas; with :exit behind it the job ends at "
              "that checkpoint. They are not passed on to the programs. Empty: none.");
-    renamed("guard", "protect_without_dir", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_5, &p->guard,
+    renamed("guard", "protect_without_dir", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_5,
+            &p->protect_without_dir,
              "Switches protection on without a directory for checkpoints.");
     (void) variable("recover", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_3, &p->recover,
              "The job survives the failure of programs and nodes: their ranks are rolled back to "
              "their last checkpoint, on other nodes if need be. 0: the job ends, as with stock "
              "Open MPI.");
-    renamed("local", "local_dir", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->local,
+    renamed("local", "local_dir", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->local_dir,
              "Folder of each node (not a shared one) in which it keeps the checkpoints of its "
              "processes, and replicas of those of other nodes, as long as the job runs and "
              "vprotocol_correlated_checkpoint_dir is not given; below /dev/shm for nodes without "
-             "a disk. "
-             "Empty: where Open MPI keeps temporary files.");
-    renamed("copies", "image_replicas", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->copies,
+             "a disk. Empty: where Open MPI keeps temporary files.");
+    renamed("copies", "image_replicas", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->image_replicas,
              "Without vprotocol_correlated_checkpoint_dir: on so many other nodes each checkpoint "
-             "is kept, "
-             "too; so many nodes may fail at a time. 0: only the failure of programs is "
+             "is kept, too; so many nodes may fail at a time. 0: only the failure of programs is "
              "survived.");
-    renamed("spares", "spare_nodes", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->spares,
+    renamed("spares", "spare_nodes", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->spare_nodes,
              "So many nodes of the allocation on which no rank runs wait for the ranks of nodes "
              "that fail, as many ranks as a node has at most; without any, those go to nodes "
              "where others run. 0: nodes without ranks are left alone.");
@@ -132,6 +134,5 @@ void mca_errmgr_correlated_register_params(void)
              "Path of the rustbtl program on all nodes. Empty: beside mca_errmgr_correlated.so.");
     (void) variable("restore", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_9, &p->restore,
              "Folder of a checkpoint: its images are restored in place of starting programs (set "
-             "by "
-             "`rustbtl restart`).");
+             "by `rustbtl restart`).");
 }

@@ -41,10 +41,10 @@
 #define CORRELATED_PMIX_STRING OPAL_STRING
 #endif
 
-/* 4.1 brings everybody's data to every node in MPI_Init. 5.0 asks for it, too, and PRRTE does so,
- * but its PMIx does not find it then and asks the daemon of the process that has published it: for
- * ever, if its node was lost meanwhile. */
-#define CORRELATED_CARDS_ON_DEMAND CORRELATED_OMPI_5
+/* 4.1 brings everybody's data to every node in MPI_Init. 5.0 requests that, too, and PRRTE does it,
+ * but its PMIx does not find the data then and fetches it from the daemon of the process that has
+ * published it. If the node of that daemon was lost meanwhile, this waits for ever. */
+#define CORRELATED_ENDPOINTS_ON_DEMAND CORRELATED_OMPI_5
 
 static inline int correlated_pmix_error(int rc)
 {
@@ -63,7 +63,7 @@ static inline void correlated_pmix_cleanup(const char *path)
         (void) opal_pmix_register_cleanup((char *) path, false, false, false);
     }
 #else
-    /* Not every PMIx server can; then a job that dies while starting may leave a file behind. */
+    /* Not every PMIx server can; then a job that fails while starting may leave a file behind. */
     if (NULL != opal_pmix.register_cleanup) {
         (void) opal_pmix.register_cleanup((char *) path, false, false, false);
     }

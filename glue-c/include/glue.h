@@ -14,7 +14,7 @@
 /* Outcome of an operation that was posted. */
 #define RUSTBTL_DONE 0       /* complete; the operation will not be completed again */
 #define RUSTBTL_PENDING 1    /* rustbtl_glue_complete follows (for operations in a request) */
-#define RUSTBTL_FAILED (-1)  /* the user was told why */
+#define RUSTBTL_FAILED (-1)  /* a help text has said why */
 #define RUSTBTL_LOG_FULL (-2)
 
 /* rustbtl_operation_t.kind */
@@ -29,22 +29,22 @@
 #define RUSTBTL_STATE_PENDING ((void *) 0)
 #define RUSTBTL_STATE_COMPLETE ((void *) 1)
 
-/* rustbtl_probe: how to look */
+/* rustbtl_probe: how */
 #define RUSTBTL_PROBE_CLAIM 1u  /* take it out of matching */
-#define RUSTBTL_PROBE_BLOCKS 2u /* that nothing is here is no answer */
-#define RUSTBTL_PROBE_LAST 4u   /* if nothing is here, that is the answer */
+#define RUSTBTL_PROBE_BLOCKS 2u /* the call blocks: "nothing" is no result */
+#define RUSTBTL_PROBE_LAST 4u   /* if nothing is here, that is the result */
 /* rustbtl_probe: what it found */
 #define RUSTBTL_PROBE_NOT_YET 0
 #define RUSTBTL_PROBE_FOUND 1
-#define RUSTBTL_PROBE_NOTHING 2 /* tell the program that there is nothing */
-#define RUSTBTL_PROBE_WAIT 3    /* look again until it is found, whatever the call */
+#define RUSTBTL_PROBE_NOTHING 2 /* report to the program that there is nothing */
+#define RUSTBTL_PROBE_WAIT 3    /* probe again until it is found, whatever the call */
 
-/* rustbtl_question: what to do; as coordination's `determinants::Ask` */
-#define RUSTBTL_ASK_LOOK 0    /* look, then say rustbtl_outcome */
-#define RUSTBTL_ASK_NOTHING 1 /* tell the program that nothing is complete */
-#define RUSTBTL_ASK_AWAIT 2   /* wait for these, then say rustbtl_outcome */
+/* rustbtl_nondet_call: what to do; as coordination's `determinants::ReplayDecision` */
+#define RUSTBTL_NONDET_EXECUTE 0        /* execute it, then rustbtl_record_outcome */
+#define RUSTBTL_NONDET_REPORT_NOTHING 1 /* report to the program that nothing is complete */
+#define RUSTBTL_NONDET_AWAIT 2          /* wait for these, then rustbtl_record_outcome */
 
-/* As coordination's `determinants::Call` */
+/* As coordination's `determinants::CallKind` */
 #define RUSTBTL_CALL_TEST 1u
 #define RUSTBTL_CALL_TEST_ALL 2u
 #define RUSTBTL_CALL_TEST_ANY 3u
@@ -137,7 +137,7 @@ typedef struct rustbtl_job {
     const char *node;
     const char *session_dir;         /* of this process, NULL if there is none */
     const uint32_t *local_ranks;     /* world ranks on this node, ascending, own one included */
-    const char *const *local_places; /* locality string of each, NULL where unknown */
+    const char *const *localities;   /* locality string of each, NULL where unknown */
     rustbtl_name_t me;
     uint32_t size;
     uint32_t local_size;
@@ -172,8 +172,8 @@ enum rustbtl_pvar {
 
 /* ---- implemented in C, given to Rust at the start -------------------------------------------- */
 
-/* A function of MPI that the program calls by way of us. */
-typedef struct rustbtl_in_place {
+/* A function of MPI that is interposed: the program calls ours, and ours calls Open MPI's. */
+typedef struct rustbtl_interposed {
     const char *name;
     /* For tools that have their own of the first name. */
     const char *second_name;
@@ -181,9 +181,9 @@ typedef struct rustbtl_in_place {
     void (*stock)(void);
     /* Ours: takes and gives the same, and calls Open MPI's. */
     void (*own)(void);
-} rustbtl_in_place_t;
+} rustbtl_interposed_t;
 
-_Static_assert(sizeof(rustbtl_in_place_t) == 32, "mirrored in component/src/ffi/table.rs");
+_Static_assert(sizeof(rustbtl_interposed_t) == 32, "mirrored in component/src/ffi/table.rs");
 
 typedef struct rustbtl_glue {
     /* An operation is complete: its fields are filled. No lock is held; may call back into Rust. */
@@ -198,8 +198,8 @@ typedef struct rustbtl_glue {
     /* Which process is `rank` of the communicator? Of an intercommunicator: of its remote group, or
      * of its local one if `local` is not 0. */
     void (*resolve)(void *handle, uint32_t rank, int32_t local, rustbtl_name_t *name);
-    /* A copy of that process' card; NULL: it has none. Give it to `release`. */
-    uint8_t *(*card_of)(const rustbtl_name_t *name, size_t *bytes);
+    /* A copy of that process' endpoint; NULL: it has none. Give it to `release`. */
+    uint8_t *(*endpoint_of)(const rustbtl_name_t *name, size_t *bytes);
     void (*release)(void *memory);
     /* opal_progress() */
     void (*progress)(void);
@@ -213,19 +213,19 @@ typedef struct rustbtl_glue {
     void (*cleanup)(const char *path);
     /* 0: in MPI_Init; 1: after it; 2: in or after MPI_Finalize. */
     int32_t (*stage)(void);
-    /* A guardian looks after this process: survive the loss of the PMIx server once `restored`, and
-     * have MPI_Finalize wait for the others by rustbtl_fence. Talks to the server. */
+    /* This process has a guardian: survive the loss of the PMIx server once `restored`, and
+     * have MPI_Finalize wait for the others by rustbtl_fence. Communicates with the server. */
     int32_t (*protect)(void);
     /* The process was restored from an image: it has no PMIx server any more. */
     void (*restored)(void);
-    /* What rustbtl_fence() asked for is over. */
+    /* The fence that rustbtl_fence() began is complete. */
     void (*fenced)(void);
     /* Open MPI's own MPI_Wtime. */
     double (*wtime)(void);
-    /* What the program calls by way of us; the last has no name. */
-    const rustbtl_in_place_t *in_place;
-    /* Is a card only asked for at its process' daemon when somebody wants it? */
-    int32_t cards_on_demand;
+    /* The functions that are interposed; the last has no name. */
+    const rustbtl_interposed_t *interposed;
+    /* Is an endpoint only fetched, from the daemon of its process, when somebody needs it? */
+    int32_t endpoints_on_demand;
     /* A line on the component's own output stream, where the level is that of `verbose` or less. */
     void (*verbose)(int32_t level, const char *line);
 } rustbtl_glue_t;
@@ -237,14 +237,15 @@ _Static_assert(sizeof(rustbtl_glue_t) == 160, "mirrored in component/src/ffi/tab
 /* Hidden also where the Rust core becomes a part of libmpi. */
 #pragma GCC visibility push(hidden)
 
-/* Choose the set, open the transports. Not RUSTBTL_DONE: the user was told why. */
+/* Choose the set, open the transports. Not RUSTBTL_DONE: a help text has said why. */
 int32_t rustbtl_start(const rustbtl_glue_t *glue, const rustbtl_config_t *config,
                       const rustbtl_job_t *job);
-/* What the other processes must know of this one; lives as long as the process. */
-const uint8_t *rustbtl_card(size_t *bytes);
-/* The other processes' cards can be had: attach to the node's segment. */
+/* The endpoint of this process, which others need to connect to it (PMI: business card); lives as
+ * long as the process. */
+const uint8_t *rustbtl_endpoint(size_t *bytes);
+/* The other processes' endpoints are available: attach to the node's segment. */
 int32_t rustbtl_connect(void);
-/* Push out what was accepted, say goodbye, write the report. */
+/* Flush what was accepted, close the connections, write the report. */
 void rustbtl_finish(void);
 /* Sum up the traffic of the world at its rank 0 (comm: MPI_COMM_WORLD, all its ranks call). */
 void rustbtl_summary(uint32_t comm);
@@ -256,7 +257,8 @@ void rustbtl_comm_del(uint32_t comm);
 
 int32_t rustbtl_send(rustbtl_operation_t *op, uint32_t comm, int32_t to, int32_t tag,
                      int32_t synchronous);
-/* 1: sent, complete. 0: nothing has happened (it takes the long way). Contiguous, standard mode. */
+/* The fast path. 1: sent, complete. 0: nothing has happened (use rustbtl_send). Contiguous memory,
+ * standard mode. */
 int32_t rustbtl_send_now(rustbtl_operation_t *op, uint32_t comm, int32_t to, int32_t tag);
 int32_t rustbtl_receive(rustbtl_operation_t *op, uint32_t comm, int32_t source, int32_t tag);
 /* The same for an operation in a request. */
@@ -272,41 +274,44 @@ int32_t rustbtl_wait(rustbtl_operation_t *op);
 /* RUSTBTL_PROBE_*; `how`: a sum of RUSTBTL_PROBE_CLAIM and the like. */
 int32_t rustbtl_probe(uint32_t comm, int32_t source, int32_t tag, uint32_t how,
                       rustbtl_envelope_t *found);
-/* The same as rustbtl_cancel for a receive of the program, `complete` or not; recorded, if
- * outcomes are. */
+/* The same as rustbtl_cancel for a receive of the program, `complete` or not. Its outcome is
+ * recorded, if determinants are. */
 int32_t rustbtl_cancel_recorded(rustbtl_operation_t *op, int32_t complete);
-/* The program asks about so many active requests (RUSTBTL_CALL_*): RUSTBTL_ASK_*. Which requests to
- * wait for goes to `places`, which has `room`, and their number to `count`. */
-int32_t rustbtl_question(uint32_t call, uint32_t active, uint32_t room, int32_t *places,
-                         int32_t *count);
-/* What it is to be told: the places of `count` requests; -1: nothing was complete. 0: it has to ask
- * again, `epoch` is over. */
-int32_t rustbtl_outcome(uint32_t call, uint32_t active, int32_t count, const int32_t *places,
-                        uint32_t epoch);
-/* Not 0: what the program is told is recorded, or forced. */
+/* The program makes a nondeterministic call (RUSTBTL_CALL_*) on so many active requests:
+ * RUSTBTL_NONDET_*. Which requests to wait for goes to `indices`, which has `room`, and their
+ * number to `count`. */
+int32_t rustbtl_nondet_call(uint32_t call, uint32_t active, uint32_t room, int32_t *indices,
+                            int32_t *count);
+/* Its outcome: the indices of `count` requests; -1: nothing was complete. 0: the call has to be
+ * executed again, `epoch` is over. */
+int32_t rustbtl_record_outcome(uint32_t call, uint32_t active, int32_t count,
+                               const int32_t *indices, uint32_t epoch);
+/* Not 0: outcomes of nondeterministic calls are recorded, or replayed. */
 extern volatile int32_t rustbtl_recording;
-/* Changes when recording begins, and in a process that was made from a picture: what was seen
- * before is not to be told to the program after that. Read it before asking. */
+/* Changes when recording begins, and in a process that was made from a snapshot: what was seen
+ * before is not to be reported to the program after that. Read it before rustbtl_nondet_call. */
 extern volatile uint32_t rustbtl_epoch;
-/* Move things on; how many things happened. */
+/* Poll the transports; how many events were handled. */
 int32_t rustbtl_progress(void);
 /* Nothing to do for a waiting process: call once per fruitless round. */
 void rustbtl_idle(void);
 uint64_t rustbtl_pvar(uint32_t which);
 /* A process with a guardian is in MPI_Finalize and waits for the others; `fenced` follows. */
 void rustbtl_fence(void);
-/* A line that the program asks for; its number, 0 if there is none. */
-int32_t rustbtl_ask(int32_t all, int32_t wait, int32_t then_exit, uint64_t *line);
+/* The program requests a checkpoint; its number, 0 if there is none. */
+int32_t rustbtl_request_checkpoint(int32_t all, int32_t wait, int32_t then_exit,
+                                   uint64_t *checkpoint);
 uint32_t rustbtl_restarts(void);
-/* A window of one-sided communication, and how it works: can a set that goes back repeat it? `comm`
- * as `Glue::resolve` takes it, with `size` ranks. */
-#define RUSTBTL_WINDOW_PAST_US 0   /* over a component that does not use us */
-#define RUSTBTL_WINDOW_OVER_US 1   /* over osc/pt2pt */
-#define RUSTBTL_WINDOW_IN_MEMORY 2 /* in memory that its ranks share */
-#define RUSTBTL_WINDOW_BY_CHANCE 3 /* and what they do there depends on who comes first; no comm */
+/* A window of one-sided communication, and how it works: can a set that is rolled back replay it?
+ * `comm` as `resolve` takes it, with `size` ranks. */
+#define RUSTBTL_WINDOW_BYPASSES 0         /* over a component that bypasses rustbtl */
+#define RUSTBTL_WINDOW_OVER_PML 1         /* over osc/pt2pt */
+#define RUSTBTL_WINDOW_SHARED_MEMORY 2    /* in memory that its ranks share */
+/* The same, and what they do there depends on who comes first; no comm. */
+#define RUSTBTL_WINDOW_NONDETERMINISTIC 3
 void rustbtl_window(int32_t how, void *comm, uint32_t size);
-/* What the program does with a file that so many `ranks` have opened together cannot be repeated by
- * a set that goes back alone. */
+/* What the program does with a file that so many `ranks` have opened together cannot be replayed by
+ * a set that is rolled back alone. */
 #define RUSTBTL_FILE_SIZE 0           /* its size matters, and it is written to */
 #define RUSTBTL_FILE_SHARED_POINTER 1 /* its shared pointer is used */
 void rustbtl_file(int32_t how, uint32_t ranks);

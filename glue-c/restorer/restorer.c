@@ -1,12 +1,13 @@
-/* The restorer: the hands of whoever restores a process, inside that process.
+/* The restorer: makes remote system calls, inside a process that is being restored.
  *
- * It executes the system calls that it is told (`struct order` over a socket of packets) until it
- * is told to become the leader thread of the restored process. It knows nothing of images: all
- * decisions are in checkpoint/process/src/outside. It has no libc, no thread-local storage, no
- * constant address, and keeps to general registers, because the processor's other state belongs
- * to the threads that it starts. The restored process unmaps it.
+ * It executes the system calls that it receives (`struct order` over a socket of packets) until it
+ * receives the order to become the leader thread of the restored process. It knows nothing of
+ * images: all decisions are in checkpoint/process/src/restore. It has no libc, no thread-local
+ * storage, no constant address, and keeps to general registers, because the processor's other state
+ * belongs to the threads that it starts. The restored process unmaps it.
  *
- * The structs are mirrored, with their sizes, by checkpoint/process/src/outside/hands.rs.
+ * The structs are mirrored, with their sizes, by checkpoint/process/src/restore/restorer.rs
+ * (struct thread: threads.rs).
  */
 typedef unsigned long word;
 
@@ -35,9 +36,9 @@ struct answer {
     long result; /* of the last one */
 };
 
-_Static_assert(sizeof(struct call) == 64, "as in hands.rs");
-_Static_assert(sizeof(struct thread) == 40, "as in hands.rs");
-_Static_assert(sizeof(struct order) == 16 + 64 * CALLS_MAX, "as in hands.rs");
+_Static_assert(sizeof(struct call) == 64, "as in restorer.rs");
+_Static_assert(sizeof(struct thread) == 40, "as in threads.rs");
+_Static_assert(sizeof(struct order) == 16 + 64 * CALLS_MAX, "as in restorer.rs");
 
 static struct order order;
 static unsigned char own_stack[STACK_BYTES] __attribute__((aligned(64), used));

@@ -43,7 +43,7 @@ extern int mca_vprotocol_correlated_stream;
 void mca_vprotocol_correlated_verbose_open(void);
 void rustbtl_glue_verbose(int32_t level, const char *line);
 extern int mca_vprotocol_correlated_priority;
-/* One-sided communication: before its framework opens, after, and for the processes it meets. */
+/* One-sided communication: before its framework opens, after, and for processes that are added. */
 void mca_vprotocol_correlated_osc_open(void);
 int mca_vprotocol_correlated_osc_start_btls(void);
 void mca_vprotocol_correlated_osc_enable(void);
@@ -56,7 +56,7 @@ void mca_vprotocol_correlated_window_made(int how, struct ompi_win_t *window,
                                           struct ompi_communicator_t *comm);
 /* Fill `job`; what it points to lives as long as the process. */
 int mca_vprotocol_correlated_job(rustbtl_job_t *job);
-int mca_vprotocol_correlated_publish(const uint8_t *card, size_t bytes);
+int mca_vprotocol_correlated_publish(const uint8_t *endpoint, size_t bytes);
 
 /* The functions behind rustbtl_glue_t. */
 void rustbtl_glue_complete(rustbtl_operation_t *op);
@@ -64,7 +64,7 @@ int32_t rustbtl_glue_complete_now(rustbtl_operation_t *op);
 void rustbtl_glue_pack(void *convertor, uint64_t offset, uint8_t *into, uint64_t bytes);
 void rustbtl_glue_unpack(void *convertor, uint64_t offset, const uint8_t *from, uint64_t bytes);
 void rustbtl_glue_resolve(void *handle, uint32_t rank, int32_t local, rustbtl_name_t *name);
-uint8_t *rustbtl_glue_card_of(const rustbtl_name_t *name, size_t *bytes);
+uint8_t *rustbtl_glue_endpoint_of(const rustbtl_name_t *name, size_t *bytes);
 void rustbtl_glue_progress(void);
 int32_t rustbtl_glue_yields(void);
 void rustbtl_glue_help(const char *topic, const char *a, const char *b, const char *c,
@@ -106,7 +106,7 @@ OBJ_CLASS_DECLARATION(mca_vprotocol_correlated_request_t);
 int mca_vprotocol_correlated_requests_open(void);
 void mca_vprotocol_correlated_requests_close(void);
 void mca_vprotocol_correlated_outcomes_open(void);
-extern const rustbtl_in_place_t mca_vprotocol_correlated_in_place[];
+extern const rustbtl_interposed_t mca_vprotocol_correlated_interposed[];
 int mca_vprotocol_correlated_get_status(MPI_Request request, int *flag, MPI_Status *status);
 void mca_vprotocol_correlated_outcomes_close(void);
 mca_vprotocol_correlated_request_t *
@@ -174,8 +174,8 @@ int mca_vprotocol_correlated_error(int32_t outcome);
 
 /* ---- small things that every message needs -------------------------------------------------- */
 
-/* Communicators carry the engine's number for them, whether they are a window's, and a 1 that tells
- * it from nothing. */
+/* c_pml_comm holds the engine's number for the communicator, whether it is a window's, and a 1 that
+ * distinguishes it from NULL. */
 #define CORRELATED_COMM_OF_WINDOW 2u
 
 static inline uint32_t correlated_comm(const ompi_communicator_t *comm)

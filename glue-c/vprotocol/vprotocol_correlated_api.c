@@ -4,9 +4,9 @@
 #include "vprotocol_correlated.h"
 
 __attribute__((visibility("default")))
-int mca_vprotocol_correlated_checkpoint(int all, int wait, int then_exit, uint64_t *line)
+int mca_vprotocol_correlated_checkpoint(int all, int wait, int then_exit, uint64_t *checkpoint)
 {
-    return rustbtl_ask(all, wait, then_exit, line);
+    return rustbtl_request_checkpoint(all, wait, then_exit, checkpoint);
 }
 
 __attribute__((visibility("default")))

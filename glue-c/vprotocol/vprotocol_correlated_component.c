@@ -1,9 +1,9 @@
 /*
  * The MCA component: how it makes pml v a native PML.
  *
- * Open MPI's pml v wraps another PML. We take its place instead: its component's init and finalize
- * are replaced before the pml framework selects, and its close, which would run the wrapping code,
- * with it. So all point-to-point traffic goes through our engine.
+ * Open MPI's pml v wraps another PML. We replace it instead: its component's init and finalize are
+ * replaced before the pml framework selects, and so is its close, which would run the wrapping
+ * code. So all point-to-point traffic goes through our engine.
  */
 #include "vprotocol_correlated.h"
 

@@ -1,15 +1,15 @@
 /*
- * Functions of MPI-IO whose outcome depends on what a file holds when they are called. A set that
- * goes back alone would find what it and others have written since (docs/adr/0023), so the
- * coordinator hears of them (rustbtl_file). The program calls them by way of us, as
- * component/src/mpi/interpose.rs says; what is wrong with the arguments is Open MPI's to say.
+ * Functions of MPI-IO whose result depends on what a file holds when they are called. A set that is
+ * rolled back alone would find what it and others have written since (docs/adr/0023), so they are
+ * reported to the coordinator (rustbtl_file). They are interposed (component/src/mpi/interpose.rs);
+ * Open MPI checks the arguments.
  */
 #include "vprotocol_correlated.h"
 
-#define IN_PLACE(function, own)                                                                    \
+#define INTERPOSED(function, own)                                                                  \
     {"MPI_" #function, "PMPI_" #function, (void (*)(void)) PMPI_##function, (void (*)(void)) own}
 
-static void seen(int32_t how, MPI_File file)
+static void report(int32_t how, MPI_File file)
 {
     MPI_Group group;
     int ranks = 1;
@@ -21,38 +21,38 @@ static void seen(int32_t how, MPI_File file)
     rustbtl_file(how, (uint32_t) ranks);
 }
 
-/* Of a file that is only read nothing changes. */
-static void size_matters(MPI_File file)
+/* The size of a file that is only read does not change. */
+static void report_size_use(MPI_File file)
 {
     int mode = 0;
     if (NULL != file && MPI_FILE_NULL != file && MPI_SUCCESS == PMPI_File_get_amode(file, &mode)
         && 0 == (mode & MPI_MODE_RDONLY)) {
-        seen(RUSTBTL_FILE_SIZE, file);
+        report(RUSTBTL_FILE_SIZE, file);
     }
 }
 
 static int get_size(MPI_File file, MPI_Offset *size)
 {
-    size_matters(file);
+    report_size_use(file);
     return PMPI_File_get_size(file, size);
 }
 
 static int set_size(MPI_File file, MPI_Offset size)
 {
-    size_matters(file);
+    report_size_use(file);
     return PMPI_File_set_size(file, size);
 }
 
 static int preallocate(MPI_File file, MPI_Offset size)
 {
-    size_matters(file);
+    report_size_use(file);
     return PMPI_File_preallocate(file, size);
 }
 
 static int seek(MPI_File file, MPI_Offset offset, int whence)
 {
     if (MPI_SEEK_END == whence) {
-        size_matters(file);
+        report_size_use(file);
     }
     return PMPI_File_seek(file, offset, whence);
 }
@@ -61,20 +61,20 @@ static int seek(MPI_File file, MPI_Offset offset, int whence)
 
 static int seek_shared(MPI_File file, MPI_Offset offset, int whence)
 {
-    seen(RUSTBTL_FILE_SHARED_POINTER, file);
+    report(RUSTBTL_FILE_SHARED_POINTER, file);
     return PMPI_File_seek_shared(file, offset, whence);
 }
 
 static int get_position_shared(MPI_File file, MPI_Offset *offset)
 {
-    seen(RUSTBTL_FILE_SHARED_POINTER, file);
+    report(RUSTBTL_FILE_SHARED_POINTER, file);
     return PMPI_File_get_position_shared(file, offset);
 }
 
 #define READS_OR_WRITES(own, buffer_t, status_t)                                                   \
     static int own(MPI_File file, buffer_t buffer, int count, MPI_Datatype type, status_t status)  \
     {                                                                                              \
-        seen(RUSTBTL_FILE_SHARED_POINTER, file);                                                 \
+        report(RUSTBTL_FILE_SHARED_POINTER, file);                                                 \
         return PMPI_File_##own(file, buffer, count, type, status);                                 \
     }
 
@@ -87,32 +87,33 @@ READS_OR_WRITES(write_ordered, const void *, MPI_Status *)
 
 static int read_ordered_begin(MPI_File file, void *buffer, int count, MPI_Datatype type)
 {
-    seen(RUSTBTL_FILE_SHARED_POINTER, file);
+    report(RUSTBTL_FILE_SHARED_POINTER, file);
     return PMPI_File_read_ordered_begin(file, buffer, count, type);
 }
 
 static int write_ordered_begin(MPI_File file, const void *buffer, int count, MPI_Datatype type)
 {
-    seen(RUSTBTL_FILE_SHARED_POINTER, file);
+    report(RUSTBTL_FILE_SHARED_POINTER, file);
     return PMPI_File_write_ordered_begin(file, buffer, count, type);
 }
 
-/* Also what vprotocol_correlated_outcomes.c has: there is one table. */
-const rustbtl_in_place_t mca_vprotocol_correlated_in_place[] = {
-    IN_PLACE(Request_get_status, mca_vprotocol_correlated_get_status),
-    IN_PLACE(File_get_size, get_size),
-    IN_PLACE(File_set_size, set_size),
-    IN_PLACE(File_preallocate, preallocate),
-    IN_PLACE(File_seek, seek),
-    IN_PLACE(File_seek_shared, seek_shared),
-    IN_PLACE(File_get_position_shared, get_position_shared),
-    IN_PLACE(File_read_shared, read_shared),
-    IN_PLACE(File_write_shared, write_shared),
-    IN_PLACE(File_iread_shared, iread_shared),
-    IN_PLACE(File_iwrite_shared, iwrite_shared),
-    IN_PLACE(File_read_ordered, read_ordered),
-    IN_PLACE(File_write_ordered, write_ordered),
-    IN_PLACE(File_read_ordered_begin, read_ordered_begin),
-    IN_PLACE(File_write_ordered_begin, write_ordered_begin),
+/* The one table of all functions that are interposed: also those of
+ * vprotocol_correlated_outcomes.c. */
+const rustbtl_interposed_t mca_vprotocol_correlated_interposed[] = {
+    INTERPOSED(Request_get_status, mca_vprotocol_correlated_get_status),
+    INTERPOSED(File_get_size, get_size),
+    INTERPOSED(File_set_size, set_size),
+    INTERPOSED(File_preallocate, preallocate),
+    INTERPOSED(File_seek, seek),
+    INTERPOSED(File_seek_shared, seek_shared),
+    INTERPOSED(File_get_position_shared, get_position_shared),
+    INTERPOSED(File_read_shared, read_shared),
+    INTERPOSED(File_write_shared, write_shared),
+    INTERPOSED(File_iread_shared, iread_shared),
+    INTERPOSED(File_iwrite_shared, iwrite_shared),
+    INTERPOSED(File_read_ordered, read_ordered),
+    INTERPOSED(File_write_ordered, write_ordered),
+    INTERPOSED(File_read_ordered_begin, read_ordered_begin),
+    INTERPOSED(File_write_ordered_begin, write_ordered_begin),
     {NULL, NULL, NULL, NULL},
 };

@@ -1,6 +1,6 @@
 /*
- * Telling the user what is wrong, and ending the job. help-mca-vprotocol-correlated.txt lies beside
- * this DSO or, where we were built with Open MPI, among its own help texts.
+ * Help texts for the user, and the end of the job. help-mca-vprotocol-correlated.txt is beside this
+ * DSO or, where we were built with Open MPI, among its own help texts.
  */
 #include "vprotocol_correlated.h"
 
@@ -25,7 +25,7 @@ void mca_vprotocol_correlated_help_open(void)
     char path[4096];
     snprintf(path, sizeof(path), "%s/" HELP_FILE, opal_install_dirs.opaldatadir);
     if (0 == access(path, R_OK)) {
-        help_file_found = true; /* Open MPI looks there by itself */
+        help_file_found = true; /* Open MPI searches there by itself */
     }
     if (0 == dladdr(&mca_vprotocol_correlated_component, &self) || NULL == self.dli_fname) {
         return;
@@ -66,7 +66,7 @@ void rustbtl_glue_help(const char *topic, const char *a, const char *b, const ch
     c = NULL == c ? "" : c;
     d = NULL == d ? "" : d;
     if (help_file_found && mca_vprotocol_correlated_is_restored()) {
-        /* Open MPI would have it printed by a server to which there is no connection any more. */
+        /* Open MPI would send it to a PMIx server, and there is no connection to one any more. */
         char *text = opal_show_help_string(HELP_FILE, topic, true, NULL == node ? "?" : node, rank,
                                            a, b, c, d);
         if (NULL != text) {

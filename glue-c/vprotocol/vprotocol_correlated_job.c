@@ -1,5 +1,5 @@
 /*
- * Where this process is: its node, the other ranks there and their places in the machine.
+ * Where this process is: its node, the other ranks there and their localities (PMIx).
  */
 #include "vprotocol_correlated.h"
 
@@ -11,7 +11,7 @@
 #include "opal/util/argv.h"
 #include "opal/util/proc.h"
 
-/* World ranks on this node, ascending (the process itself if PMIx does not say). */
+/* World ranks on this node, ascending (the process itself if PMIx does not know). */
 static uint32_t *local_ranks(uint32_t *count)
 {
     opal_process_name_t whole_job = { .jobid = OMPI_PROC_MY_NAME->jobid,
@@ -56,8 +56,8 @@ static char *locality(uint32_t rank)
     return OPAL_SUCCESS == rc ? text : NULL;
 }
 
-/* Processors that the ranks of this node may run on. A rank that Open MPI bound says nothing
- * about the others; one that was not bound inherits what mpirun was given. */
+/* Processors that the ranks of this node may run on. The binding of a rank says nothing about the
+ * others; a rank that was not bound inherits what mpirun was given. */
 static uint32_t processors(void)
 {
     cpu_set_t allowed;
@@ -74,14 +74,14 @@ int mca_vprotocol_correlated_job(rustbtl_job_t *job)
     if (NULL == job->local_ranks) {
         return OMPI_ERR_OUT_OF_RESOURCE;
     }
-    const char **places = calloc(job->local_size, sizeof(*places));
-    if (NULL == places) {
+    const char **localities = calloc(job->local_size, sizeof(*localities));
+    if (NULL == localities) {
         return OMPI_ERR_OUT_OF_RESOURCE;
     }
     for (uint32_t i = 0; i < job->local_size; i++) {
-        places[i] = locality(job->local_ranks[i]);
+        localities[i] = locality(job->local_ranks[i]);
     }
-    job->local_places = places;
+    job->localities = localities;
     job->node = ompi_process_info.nodename;
     job->session_dir = ompi_process_info.proc_session_dir;
     job->me.job = OMPI_PROC_MY_NAME->jobid;

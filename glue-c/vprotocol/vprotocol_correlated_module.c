@@ -1,5 +1,5 @@
 /*
- * The PML module: life of the process and of communicators.
+ * The PML module: start and end of the process and of communicators.
  *
  * Order of calls (stock 4.1.4): init, [modex fence], enable, add_procs, add_comm(WORLD),
  * add_comm(SELF), ..., [fence], del_comm(SELF), del_comm(WORLD), del_procs, finalize.
@@ -24,8 +24,8 @@ static int enable(bool on)
     return OMPI_SUCCESS;
 }
 
-/* Open MPI names the processes of this node first and others when they are met; the engine finds
- * them by itself. The first call says that the modex is complete. */
+/* Open MPI adds the processes of this node first and others at the first contact; the engine finds
+ * them by itself. The first call means that the modex is complete. */
 static int add_procs(struct ompi_proc_t **procs, size_t count)
 {
     if (!connected) {
@@ -128,7 +128,7 @@ static const rustbtl_glue_t glue = {
     .pack = rustbtl_glue_pack,
     .unpack = rustbtl_glue_unpack,
     .resolve = rustbtl_glue_resolve,
-    .card_of = rustbtl_glue_card_of,
+    .endpoint_of = rustbtl_glue_endpoint_of,
     .release = free,
     .progress = rustbtl_glue_progress,
     .yields = rustbtl_glue_yields,
@@ -140,8 +140,8 @@ static const rustbtl_glue_t glue = {
     .restored = rustbtl_glue_restored,
     .fenced = rustbtl_glue_fenced,
     .wtime = PMPI_Wtime,
-    .in_place = mca_vprotocol_correlated_in_place,
-    .cards_on_demand = CORRELATED_CARDS_ON_DEMAND,
+    .interposed = mca_vprotocol_correlated_interposed,
+    .endpoints_on_demand = CORRELATED_ENDPOINTS_ON_DEMAND,
     .verbose = rustbtl_glue_verbose,
 };
 
@@ -167,13 +167,13 @@ mca_pml_base_module_t *mca_vprotocol_correlated_init(int *priority, bool progres
     if (OMPI_SUCCESS == rc) {
         rc = mca_vprotocol_correlated_requests_open();
     }
-    /* Not NULL for "not usable": another PML would be taken in silence. */
+    /* Not NULL for "not usable": another PML would be selected without a message. */
     if (OMPI_SUCCESS != rc
         || RUSTBTL_DONE != rustbtl_start(&glue, &mca_vprotocol_correlated_config, &job)) {
         rustbtl_glue_abort();
     }
-    const uint8_t *card = rustbtl_card(&bytes);
-    if (OMPI_SUCCESS != mca_vprotocol_correlated_publish(card, bytes)) {
+    const uint8_t *endpoint = rustbtl_endpoint(&bytes);
+    if (OMPI_SUCCESS != mca_vprotocol_correlated_publish(endpoint, bytes)) {
         rustbtl_glue_help("modex", NULL, NULL, NULL, NULL);
         rustbtl_glue_abort();
     }

@@ -1,12 +1,12 @@
 /*
  * One-sided communication over our point-to-point: osc/pt2pt for all windows but shared ones.
  *
- * Stock Open MPI prefers osc/rdma and osc/sm, which go past the PML, and Debian's
+ * Stock Open MPI prefers osc/rdma and osc/sm, which bypass the PML, and Debian's
  * openmpi-mca-params.conf even excludes osc/pt2pt. Unless the user chose components himself (on the
  * command line or in the environment), we choose. Shared windows stay with osc/sm: their processes
  * share memory anyway. osc/pt2pt does not support MPI_THREAD_MULTIPLE; there the stock choice
- * stays. So it does in Open MPI 5.0, which has no osc/pt2pt. Each window that is made is looked at:
- * can it be repeated (vprotocol_correlated_windows.c)?
+ * stays. So it does in Open MPI 5.0, which has no osc/pt2pt. Each window that is made is reported,
+ * since a set that is rolled back may be unable to replay it (vprotocol_correlated_windows.c).
  */
 #include "vprotocol_correlated.h"
 
@@ -30,14 +30,14 @@ static ompi_osc_base_component_select_fn_t select_pt2pt = NULL, select_sm = NULL
 bool mca_vprotocol_correlated_makes_window = false;
 
 /* Did we choose, or somebody else? */
-static bool chosen(void)
+static bool chosen_by_us(void)
 {
     const char *value = getenv(CHOICE);
     return NULL != value && 0 == strcmp(value, CHOSEN);
 }
 
-/* Another thread may be in getenv (Open MPI's own, which is told which libraries are in use):
- * setenv frees the array that it reads. This leaves it as it is. */
+/* Another thread may be in getenv (one of Open MPI's own): setenv frees the array that it reads.
+ * This leaves the old array as it is. */
 static void add_to_environment(const char *entry)
 {
     extern char **environ;
@@ -86,50 +86,50 @@ static int mark(struct ompi_win_t *window, void **base, size_t size, int unit,
     mca_vprotocol_correlated_makes_window = true;
     int rc = select_pt2pt(window, base, size, unit, comm, info, flavor, model);
     mca_vprotocol_correlated_makes_window = false;
-    mca_vprotocol_correlated_window_made(RUSTBTL_WINDOW_OVER_US, window, comm);
+    mca_vprotocol_correlated_window_made(RUSTBTL_WINDOW_OVER_PML, window, comm);
     return rc;
 }
 
-static int select_in_memory(struct ompi_win_t *window, void **base, size_t size, int unit,
-                            struct ompi_communicator_t *comm, struct opal_info_t *info, int flavor,
-                            int *model)
+static int select_shared_memory(struct ompi_win_t *window, void **base, size_t size, int unit,
+                                struct ompi_communicator_t *comm, struct opal_info_t *info,
+                                int flavor, int *model)
 {
     int rc = select_sm(window, base, size, unit, comm, info, flavor, model);
     if (OMPI_SUCCESS == rc) {
-        mca_vprotocol_correlated_window_made(RUSTBTL_WINDOW_IN_MEMORY, window, comm);
+        mca_vprotocol_correlated_window_made(RUSTBTL_WINDOW_SHARED_MEMORY, window, comm);
     }
     return rc;
 }
 
-/* Components that do not use the PML, and their functions: one of ours for each, since they are not
- * told whose they are. */
-static ompi_osc_base_component_select_fn_t select_past_us[3];
+/* Components that bypass the PML, and a function of ours for each of them: a function does not
+ * learn to which component it belongs. */
+static ompi_osc_base_component_select_fn_t select_bypassing[3];
 
-#define PAST_US(number)                                                                          \
-    static int past_us_##number(struct ompi_win_t *window, void **base, size_t size, int unit,   \
-                                struct ompi_communicator_t *comm, struct opal_info_t *info,      \
-                                int flavor, int *model)                                          \
-    {                                                                                            \
-        mca_vprotocol_correlated_window_made(RUSTBTL_WINDOW_PAST_US, window, comm);              \
-        return select_past_us[number](window, base, size, unit, comm, info, flavor, model);      \
+#define BYPASSING(number)                                                                         \
+    static int bypassing_##number(struct ompi_win_t *window, void **base, size_t size, int unit,  \
+                                struct ompi_communicator_t *comm, struct opal_info_t *info,       \
+                                int flavor, int *model)                                           \
+    {                                                                                             \
+        mca_vprotocol_correlated_window_made(RUSTBTL_WINDOW_BYPASSES, window, comm);              \
+        return select_bypassing[number](window, base, size, unit, comm, info, flavor, model);     \
     }
-PAST_US(0)
-PAST_US(1)
-PAST_US(2)
+BYPASSING(0)
+BYPASSING(1)
+BYPASSING(2)
 
 static const struct {
     const char *name;
     ompi_osc_base_component_select_fn_t select;
-} past_us[] = { { "rdma", past_us_0 }, { "ucx", past_us_1 }, { "portals4", past_us_2 } };
+} bypassing[] = { { "rdma", bypassing_0 }, { "ucx", bypassing_1 }, { "portals4", bypassing_2 } };
 
-/* Its windows are known from now on, if they go past us. */
-static void watch(ompi_osc_base_component_t *component)
+/* From now on its windows are reported, if they bypass the PML. */
+static void report_windows(ompi_osc_base_component_t *component)
 {
     const char *name = component->osc_version.mca_component_name;
-    for (size_t i = 0; i < sizeof(past_us) / sizeof(past_us[0]); i++) {
-        if (0 == strcmp(name, past_us[i].name) && past_us[i].select != component->osc_select) {
-            select_past_us[i] = component->osc_select;
-            component->osc_select = past_us[i].select;
+    for (size_t i = 0; i < sizeof(bypassing) / sizeof(bypassing[0]); i++) {
+        if (0 == strcmp(name, bypassing[i].name) && bypassing[i].select != component->osc_select) {
+            select_bypassing[i] = component->osc_select;
+            component->osc_select = bypassing[i].select;
         }
     }
 }
@@ -141,19 +141,19 @@ void mca_vprotocol_correlated_osc_enable(void)
                       mca_base_component_list_item_t) {
         ompi_osc_base_component_t *component = (ompi_osc_base_component_t *) item->cli_component;
         const char *name = component->osc_version.mca_component_name;
-        if (0 == strcmp(name, "sm") && only_shared != component->osc_query && chosen()) {
+        if (0 == strcmp(name, "sm") && only_shared != component->osc_query && chosen_by_us()) {
             query_sm = component->osc_query;
             component->osc_query = only_shared;
         }
-        if (0 == strcmp(name, "sm") && select_in_memory != component->osc_select) {
+        if (0 == strcmp(name, "sm") && select_shared_memory != component->osc_select) {
             select_sm = component->osc_select;
-            component->osc_select = select_in_memory;
+            component->osc_select = select_shared_memory;
         }
         if (0 == strcmp(name, "pt2pt") && mark != component->osc_select) {
             select_pt2pt = component->osc_select;
             component->osc_select = mark;
         }
-        watch(component);
+        report_windows(component);
     }
 }
 
@@ -161,7 +161,7 @@ void mca_vprotocol_correlated_osc_enable(void)
 int mca_vprotocol_correlated_osc_add_procs(struct ompi_proc_t **procs, size_t count)
 {
     opal_bitmap_t reachable;
-    if (chosen() || 0 == count || NULL == mca_bml.bml_add_procs) {
+    if (chosen_by_us() || 0 == count || NULL == mca_bml.bml_add_procs) {
         return OMPI_SUCCESS;
     }
     OBJ_CONSTRUCT(&reachable, opal_bitmap_t);
@@ -175,7 +175,7 @@ int mca_vprotocol_correlated_osc_add_procs(struct ompi_proc_t **procs, size_t co
 
 int mca_vprotocol_correlated_osc_del_procs(struct ompi_proc_t **procs, size_t count)
 {
-    if (chosen() || 0 == count || NULL == mca_bml.bml_del_procs) {
+    if (chosen_by_us() || 0 == count || NULL == mca_bml.bml_del_procs) {
         return OMPI_SUCCESS;
     }
     return mca_bml.bml_del_procs(count, procs);

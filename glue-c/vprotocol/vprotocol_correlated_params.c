@@ -50,7 +50,7 @@ static bool use_shm = true, use_ipv4 = true, use_ipv6 = true, want_summary = fal
 int mca_vprotocol_correlated_priority = 100;
 int mca_vprotocol_correlated_stream = -1;
 
-/* The name that a variable had in 0.1.0: still understood; ompi_info says that it is deprecated. */
+/* The name that a variable had in 0.1.0: still valid; ompi_info shows it as deprecated. */
 static void renamed(int variable, const char *old)
 {
     if (0 <= variable) {
@@ -127,7 +127,7 @@ static void register_log(rustbtl_config_t *c)
 static void register_shm(rustbtl_config_t *c)
 {
     flag("shm", &use_shm, &c->shm, 9,
-         "Shared memory between processes of a node. Off: they talk over TCP (for tests).");
+         "Shared memory between processes of a node. Off: they use TCP (for tests).");
     text("single_copy", &c->single_copy, 4, MCA_BASE_VAR_SCOPE_READONLY,
          "How large messages cross between processes of a node: cma (one copy by cross-memory "
          "attach), none (two copies through shared memory), auto (cma where the kernel permits "
@@ -181,11 +181,12 @@ static void register_rest(rustbtl_config_t *c)
     flag_that_was("check_content", "verify_sends", &verify_sends, &c->verify_sends, 4,
          "A digest of each message that leaves its correlated set goes with it. If a "
          "restarted process sends something else than before, the job ends with both sides' "
-         "digests, in place of a wrong result. Costs a look at each byte and a second fragment.");
+         "digests, in place of a wrong result. Each byte is read once more, and there is a second "
+         "fragment.");
     flag_that_was("carry", "piggyback", &piggyback, &c->piggyback, 5,
          "Determinants are piggybacked on messages: a message to another set over TCP that depends "
-         "on determinants that are not stable yet takes them along, and its receiver keeps them "
-         "until they are. Off: the message waits until they are stable.");
+         "on determinants that are not stable yet carries them, and its receiver keeps them until "
+         "they are. Off: the message waits until they are stable.");
     flag("summary", &want_summary, &c->summary, 3,
          "Print a table of the traffic of all processes in MPI_Finalize.");
     (void) number("verbose", &c->verbose, 9,
@@ -199,12 +200,12 @@ static void register_rest(rustbtl_config_t *c)
                                            MCA_BASE_VAR_SCOPE_READONLY,
                                            &mca_vprotocol_correlated_priority);
     (void) number("spin", &c->spin, 5,
-           "How often a waiting process looks for messages before it starts to give up its "
-           "processor in between.");
+           "How often a waiting process polls for messages before it starts to yield its processor "
+           "in between.");
     (void) number("spin_oversubscribed", &c->spin_oversubscribed, 5,
            "The same where a node has more processes than processors.");
     (void) number("tcp_poll_interval", &c->tcp_poll_interval, 6,
-           "While only shared memory is busy, sockets are looked at once in so many times.");
+           "While only shared memory is busy, sockets are polled once in so many times.");
     int timeout = number("peer_loss_timeout", &c->peer_loss_timeout, 5,
            "Milliseconds that mpirun is given to end the job after a process was lost, before the "
            "job is aborted from within. A protected job is not: its guardians see to it.");

@@ -1,10 +1,12 @@
 /*
- * The process' tie to its PMIx server. A process that was restored from an image runs without one:
- * the loss must not end it, and what MPI_Finalize and MPI_Abort ask of the server is done by us.
+ * The connection of the process to its PMIx server. A process that was restored from an image runs
+ * without one: the loss must not end it, and we do what MPI_Finalize and MPI_Abort need the server
+ * for.
  *
  * Until rustbtl_glue_restored() the loss of the server still ends the process, by the handlers that
  * Open MPI has registered. MPI_Finalize waits for the others through the guardian from
- * rustbtl_glue_protect() on: a process may be in it at a line, and must be able to go on waiting.
+ * rustbtl_glue_protect() on: a process may be in it when a checkpoint is taken, and must be able to
+ * continue waiting after a restore.
  */
 #include "vprotocol_correlated.h"
 
@@ -75,7 +77,7 @@ static int end_here(int status, const char *message, opal_list_t *processes)
 {
     (void) message;
     (void) processes;
-    /* The guardian tells mpirun, which ends the others. */
+    /* The guardian reports it to mpirun, which ends the others. */
     _exit(0 == (status & 0xFF) ? 1 : status);
 }
 

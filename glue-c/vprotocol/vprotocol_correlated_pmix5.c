@@ -1,6 +1,6 @@
 /*
  * What vprotocol_correlated_pmix.c does, for Open MPI 5.0: there is no table of PMIx functions to
- * replace. MPI_Finalize is told not to wait for the others by PMIx, and we wait by the guardian
+ * replace. MPI_Finalize is set not to wait for the others by PMIx, and we wait through the guardian
  * when the PML is finalized. MPI_Abort without a server ends in exit(), which the guardian sees.
  */
 #include "vprotocol_correlated.h"

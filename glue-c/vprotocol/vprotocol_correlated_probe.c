@@ -15,10 +15,10 @@ static void probed(ompi_status_public_t *status, const rustbtl_envelope_t *found
     }
 }
 
-/* Look, move things on if there is nothing, look again. While outcomes are forced it comes back
- * when it can give what it gave before. */
-static bool look(int source, int tag, ompi_communicator_t *comm, uint32_t how,
-                 rustbtl_envelope_t *found)
+/* Probe; if there is nothing, call progress and probe again. During replay it returns when it can
+ * give the outcome that was recorded. */
+static bool poll_once(int source, int tag, ompi_communicator_t *comm, uint32_t how,
+                      rustbtl_envelope_t *found)
 {
     uint32_t in = correlated_comm(comm);
     uint32_t last = (how & RUSTBTL_PROBE_BLOCKS) ? 0 : RUSTBTL_PROBE_LAST;
@@ -32,18 +32,18 @@ static bool look(int source, int tag, ompi_communicator_t *comm, uint32_t how,
         opal_progress();
         seen = rustbtl_probe(in, source, tag, how, found);
     }
-    /* The program will ask again; what it waits for may need this processor. */
+    /* The program will probe again; what it waits for may need this processor. */
     if (OPAL_UNLIKELY(rustbtl_recording) && RUSTBTL_PROBE_FOUND != seen && 0 != last) {
         rustbtl_idle();
     }
     return RUSTBTL_PROBE_FOUND == seen;
 }
 
-/* Until it is there. */
-static void look_long(int source, int tag, ompi_communicator_t *comm, uint32_t how,
-                      rustbtl_envelope_t *found)
+/* The same, until a message is found. */
+static void poll_until_found(int source, int tag, ompi_communicator_t *comm, uint32_t how,
+                             rustbtl_envelope_t *found)
 {
-    while (!look(source, tag, comm, how | RUSTBTL_PROBE_BLOCKS, found)) {
+    while (!poll_once(source, tag, comm, how | RUSTBTL_PROBE_BLOCKS, found)) {
         rustbtl_idle();
     }
 }
@@ -67,7 +67,7 @@ int mca_vprotocol_correlated_iprobe(int source, int tag, ompi_communicator_t *co
                                     ompi_status_public_t *status)
 {
     rustbtl_envelope_t found;
-    *matched = look(source, tag, comm, 0, &found);
+    *matched = poll_once(source, tag, comm, 0, &found);
     if (*matched) {
         probed(status, &found);
     }
@@ -78,7 +78,7 @@ int mca_vprotocol_correlated_probe(int source, int tag, ompi_communicator_t *com
                                    ompi_status_public_t *status)
 {
     rustbtl_envelope_t found;
-    look_long(source, tag, comm, 0, &found);
+    poll_until_found(source, tag, comm, 0, &found);
     probed(status, &found);
     return OMPI_SUCCESS;
 }
@@ -87,7 +87,7 @@ int mca_vprotocol_correlated_improbe(int source, int tag, ompi_communicator_t *c
                                      ompi_message_t **message, ompi_status_public_t *status)
 {
     rustbtl_envelope_t found;
-    *matched = look(source, tag, comm, RUSTBTL_PROBE_CLAIM, &found);
+    *matched = poll_once(source, tag, comm, RUSTBTL_PROBE_CLAIM, &found);
     if (!*matched) {
         return OMPI_SUCCESS;
     }
@@ -99,7 +99,7 @@ int mca_vprotocol_correlated_mprobe(int source, int tag, ompi_communicator_t *co
                                     ompi_message_t **message, ompi_status_public_t *status)
 {
     rustbtl_envelope_t found;
-    look_long(source, tag, comm, RUSTBTL_PROBE_CLAIM, &found);
+    poll_until_found(source, tag, comm, RUSTBTL_PROBE_CLAIM, &found);
     probed(status, &found);
     return message_of(&found, comm, message);
 }

@@ -238,7 +238,7 @@ static inline int request_receive(mca_vprotocol_correlated_request_t *request, v
     request->kind = CORRELATED_RECEIVE;
     request->tag = tag;
     correlated_operation(&request->op, RUSTBTL_IN_REQUEST, buffer, count, datatype);
-    /* With threads it may be complete before we hear of it. */
+    /* With threads it may be complete before the call returns. */
     request->references = 2;
     request->comm = comm;
     OBJ_RETAIN(comm);
@@ -275,7 +275,7 @@ static int request_posted(mca_vprotocol_correlated_request_t *request, int32_t o
 {
     if (RUSTBTL_DONE == outcome) {
         /* Nobody can be waiting yet, and no callback is set yet, except for persistent requests
-         * that were started again: those go the long way. */
+         * that were started once more: those are completed by ompi_request_complete. */
         request_fill(request);
         if (NULL != request->ompi.req_complete_cb) {
             ompi_request_complete(&request->ompi, true);
@@ -359,8 +359,8 @@ void rustbtl_glue_complete(rustbtl_operation_t *op)
     request_fill(request);
     ompi_communicator_t *comm = request->comm;
     request->comm = NULL;
-    /* Once it is complete the program may start it again or free it: not touched after this, but
-     * for our reference. */
+    /* Once it is complete the program may start it again or free it: it is not touched after this,
+     * except for our reference. */
     ompi_request_complete(&request->ompi, true);
     mca_vprotocol_correlated_request_drop(request);
     OBJ_RELEASE(comm);
@@ -376,7 +376,7 @@ int32_t rustbtl_glue_complete_now(rustbtl_operation_t *op)
 {
     mca_vprotocol_correlated_request_t *request = of_operation(op);
     ompi_communicator_t *comm = request->comm;
-    /* Callbacks, and whatever is destroyed with the last reference, come back into Rust. */
+    /* Callbacks, and whatever is destroyed with the last reference, call Rust again. */
     if (NULL != request->ompi.req_complete_cb || 1 == request->references
         || 1 == ((opal_object_t *) comm)->obj_reference_count) {
         return 0;
@@ -389,7 +389,7 @@ int32_t rustbtl_glue_complete_now(rustbtl_operation_t *op)
     request->comm = NULL;
     (void) opal_obj_update((opal_object_t *) comm, -1); /* OBJ_RELEASE; it is not the last */
     request->references--;
-    /* As ompi_request_complete, but that no other thread looks at it. */
+    /* As ompi_request_complete, but no other thread reads it. */
     void *waits = (void *) request->ompi.req_complete;
     request->ompi.req_complete = REQUEST_COMPLETED;
     if (OPAL_UNLIKELY(MPI_SUCCESS != request->ompi.req_status.MPI_ERROR
@@ -415,7 +415,7 @@ int mca_vprotocol_correlated_request_finish(mca_vprotocol_correlated_request_t *
     return rc;
 }
 
-/* Who hears from the receiver that it has everything may take the buffer away. */
+/* The program may reuse the buffer once it knows from the receiver that the message has come. */
 static __attribute__((noinline)) int free_pending_send(mca_vprotocol_correlated_request_t *request)
 {
     rustbtl_release(&request->op);
@@ -437,7 +437,7 @@ static int request_free(ompi_request_t **handle)
     return OMPI_SUCCESS;
 }
 
-/* In time? That is an outcome that depends on when messages come. */
+/* Was it in time? That is nondeterministic: it depends on when messages arrive. */
 static bool cancel_now(mca_vprotocol_correlated_request_t *request)
 {
     bool complete = REQUEST_COMPLETE(&request->ompi);
@@ -451,7 +451,7 @@ static int request_cancel(ompi_request_t *handle, int flag)
 {
     mca_vprotocol_correlated_request_t *request = (mca_vprotocol_correlated_request_t *) handle;
     (void) flag;
-    /* Sends are not cancelled (nor are they by ob1): they complete as if nobody had asked. */
+    /* Sends are not cancelled (nor are they by ob1): they complete as without MPI_Cancel. */
     if (CORRELATED_RECEIVE != request->kind || OMPI_REQUEST_ACTIVE != handle->req_state
         || !cancel_now(request)) {
         return OMPI_SUCCESS;

@@ -60,7 +60,7 @@ int mca_vprotocol_correlated_isend(const void *buffer, size_t count, ompi_dataty
         return mca_vprotocol_correlated_send_buffered(buffer, count, datatype, to, tag, comm);
     }
     if (OPAL_LIKELY(correlated_contiguous(datatype, count)) && !synchronous(mode)) {
-        /* Most short messages are gone before anybody could ask for them: no request is needed. */
+        /* Most short messages are sent at once: no request is needed. */
         rustbtl_operation_t op;
         correlated_operation(&op, RUSTBTL_ON_STACK, buffer, count, datatype);
         if (OPAL_LIKELY(!correlated_waits_for_match(comm, op.bytes)
@@ -131,7 +131,7 @@ int mca_vprotocol_correlated_send_buffered(const void *buffer, size_t count,
     /* Empty messages take room in the buffer, too: it must be there (MPI-3.1 section 3.6). */
     void *copy = mca_pml_base_bsend_request_alloc_buf(0 == bytes ? 1 : bytes);
     if (NULL == copy) {
-        /* The failed call has moved things on: messages may have left the buffer. */
+        /* The failed call has made progress: messages may have left the buffer. */
         copy = mca_pml_base_bsend_request_alloc_buf(0 == bytes ? 1 : bytes);
     }
     if (NULL == copy) {

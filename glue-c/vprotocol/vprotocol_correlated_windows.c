@@ -1,10 +1,11 @@
 /*
- * Windows, and whether what happens in them can be repeated by a set that goes back alone. The
- * coordinator hears of those where it cannot (rustbtl_window; docs/adr/0021).
+ * Windows, and whether a set that is rolled back alone can replay what happens in them. Those where
+ * it cannot are reported to the coordinator (rustbtl_window; docs/adr/0021).
  *
- * Ranks that share memory are no danger by themselves: their pictures are of one moment, and they
- * go back together. What is left to chance is who comes first where one reads what another one
- * changes in one step. So a window in shared memory is reported when such a function of it is used.
+ * Ranks that share memory can be replayed in general: their snapshots are of one moment, and they
+ * are rolled back together. What is nondeterministic is who comes first where one rank reads what
+ * another one changes in one step. So a window in shared memory is reported when such a function
+ * of it is used.
  */
 #include "vprotocol_correlated.h"
 
@@ -15,16 +16,16 @@
 /* What osc/sm does itself: the same for all its windows. */
 static ompi_osc_base_module_t sm;
 
-static void left_to_chance(void)
+static void report_nondeterministic(void)
 {
-    rustbtl_window(RUSTBTL_WINDOW_BY_CHANCE, NULL, 0);
+    rustbtl_window(RUSTBTL_WINDOW_NONDETERMINISTIC, NULL, 0);
 }
 
 static int accumulate(const void *origin, int count, struct ompi_datatype_t *type, int target,
                       ptrdiff_t at, int target_count, struct ompi_datatype_t *target_type,
                       struct ompi_op_t *op, struct ompi_win_t *window)
 {
-    left_to_chance();
+    report_nondeterministic();
     return sm.osc_accumulate(origin, count, type, target, at, target_count, target_type, op,
                              window);
 }
@@ -34,7 +35,7 @@ static int raccumulate(const void *origin, int count, struct ompi_datatype_t *ty
                        struct ompi_op_t *op, struct ompi_win_t *window,
                        struct ompi_request_t **request)
 {
-    left_to_chance();
+    report_nondeterministic();
     return sm.osc_raccumulate(origin, count, type, target, at, target_count, target_type, op,
                               window, request);
 }
@@ -44,7 +45,7 @@ static int get_accumulate(const void *origin, int count, struct ompi_datatype_t 
                           ptrdiff_t at, int target_count, struct ompi_datatype_t *target_type,
                           struct ompi_op_t *op, struct ompi_win_t *window)
 {
-    left_to_chance();
+    report_nondeterministic();
     return sm.osc_get_accumulate(origin, count, type, result, result_count, result_type, target, at,
                                  target_count, target_type, op, window);
 }
@@ -55,7 +56,7 @@ static int rget_accumulate(const void *origin, int count, struct ompi_datatype_t
                            struct ompi_datatype_t *target_type, struct ompi_op_t *op,
                            struct ompi_win_t *window, struct ompi_request_t **request)
 {
-    left_to_chance();
+    report_nondeterministic();
     return sm.osc_rget_accumulate(origin, count, type, result, result_count, result_type, target,
                                   at, target_count, target_type, op, window, request);
 }
@@ -63,7 +64,7 @@ static int rget_accumulate(const void *origin, int count, struct ompi_datatype_t
 static int fetch_and_op(const void *origin, void *result, struct ompi_datatype_t *type, int target,
                         ptrdiff_t at, struct ompi_op_t *op, struct ompi_win_t *window)
 {
-    left_to_chance();
+    report_nondeterministic();
     return sm.osc_fetch_and_op(origin, result, type, target, at, op, window);
 }
 
@@ -71,19 +72,19 @@ static int compare_and_swap(const void *origin, const void *compare, void *resul
                             struct ompi_datatype_t *type, int target, ptrdiff_t at,
                             struct ompi_win_t *window)
 {
-    left_to_chance();
+    report_nondeterministic();
     return sm.osc_compare_and_swap(origin, compare, result, type, target, at, window);
 }
 
 static int lock(int type, int target, int assertion, struct ompi_win_t *window)
 {
     if (MPI_LOCK_EXCLUSIVE == type) {
-        left_to_chance();
+        report_nondeterministic();
     }
     return sm.osc_lock(type, target, assertion, window);
 }
 
-static void watch(ompi_osc_base_module_t *module)
+static void wrap(ompi_osc_base_module_t *module)
 {
     if (lock != module->osc_lock) {
         sm = *module;
@@ -102,10 +103,10 @@ void mca_vprotocol_correlated_window_made(int how, struct ompi_win_t *window,
 {
     int size = ompi_comm_size(comm);
     if (1 == size) {
-        return; /* nobody else, so nothing is left to chance */
+        return; /* nobody else, so nothing is nondeterministic */
     }
     rustbtl_window(how, comm, (uint32_t) size);
-    if (RUSTBTL_WINDOW_IN_MEMORY == how) {
-        watch(window->w_osc_module);
+    if (RUSTBTL_WINDOW_SHARED_MEMORY == how) {
+        wrap(window->w_osc_module);
     }
 }

@@ -1,5 +1,5 @@
-//! `doctor LINE RANK DIFFERENCE`: makes the image of a rank in the folder of a line one that
-//! another machine has written, and the manifest say so. For tests.
+//! `doctor CHECKPOINT RANK DIFFERENCE`: changes the image of a rank in the folder of a checkpoint
+//! as if another machine had written it, and the manifest accordingly. For tests.
 
 #[path = "../../checkpoint/process/tests/common/doctor.rs"]
 mod doctor;
@@ -13,16 +13,16 @@ use std::path::Path;
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [line, rank, name] = &words[..] else { panic!("doctor LINE RANK DIFFERENCE") };
-    let line = Path::new(line);
+    let [checkpoint, rank, name] = &words[..] else { panic!("doctor CHECKPOINT RANK DIFFERENCE") };
+    let checkpoint = Path::new(checkpoint);
     let found = Difference::ALL.into_iter().find(|(_, known, _)| known == name);
     let (difference, ..) = found.unwrap_or_else(|| panic!("{name} is no difference"));
-    let mut manifest = Manifest::read(line).unwrap();
+    let mut manifest = Manifest::read(checkpoint).unwrap();
     let rank: u32 = rank.parse().unwrap();
     let entry = manifest.images.iter_mut().find(|image| image.rank == rank).unwrap();
-    let image = line.join(file_name(rustbtl_fragments::ids::PeerId(rank)));
+    let image = checkpoint.join(file_name(rustbtl_fragments::ids::PeerId(rank)));
     difference.doctor(&image);
     let written = ProcessImages::new(Images::default()).check(&image).unwrap();
     (entry.bytes, entry.checksum) = (written.bytes, written.checksum);
-    manifest.write(line).unwrap();
+    manifest.write(checkpoint).unwrap();
 }

@@ -1,9 +1,9 @@
-//! For tests: the `rustbtl` program with images that hold what the rank has described, and no
-//! memory. Restoring one starts the program that is named in it. It wants images to begin with
-//! `PLAIN`; a description that says `refuse` cannot be stored.
+//! For tests: the `rustbtl` program with images that hold the rank's description, and no
+//! memory. Restoring one starts the program that is named in it. Images begin with `PLAIN`; the
+//! description `refuse` cannot be stored.
 
 use rustbtl_runtime::cli;
-use rustbtl_runtime::guardian::images::{ImageStore, Life, Source, Written};
+use rustbtl_runtime::guardian::images::{ImageStore, RestartInfo, Source, Written};
 use rustbtl_runtime::os::{self, Pid};
 use std::fs::{self, File};
 use std::io::Write;
@@ -35,7 +35,7 @@ impl ImageStore for Plain {
     fn restore(
         &self,
         image: &Path,
-        _: Life,
+        _: RestartInfo,
         socket: RawFd,
         standard: [RawFd; 3],
     ) -> Result<Pid, String> {

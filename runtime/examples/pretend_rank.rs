@@ -1,11 +1,10 @@
-//! For tests: says to its guardian what a rank says, and computes nothing.
+//! For tests: sends its guardian what a rank sends, and computes nothing.
 //!
-//! `pretend_rank FOLDER [restored]`: prints what happens as lines; when FOLDER/finish exists it
-//! finishes; when FOLDER/refuse-line exists it refuses lines, for FOLDER/refuse-line-once one rank
-//! one; for FOLDER/log-full-2 rank 0 says that its log is full of messages to set 2; with
-//! FOLDER/refuse-image its images
-//! cannot be stored. While FOLDER/print exists it prints numbered lines on both streams, and goes
-//! on with the next number after a restart. Without a guardian it says so and ends.
+//! `pretend_rank FOLDER [restored]`: prints a line for each event. Files in FOLDER control it:
+//! `finish`: it finishes. `refuse-checkpoint`: it refuses checkpoints. `refuse-checkpoint-once`:
+//! one rank refuses one. `log-full-2`: rank 0 reports that its log is full of messages to set 2.
+//! `refuse-image`: its images cannot be stored. `print`: it prints numbered lines on both streams,
+//! and continues with the next number after a restart. Without a guardian it reports that and ends.
 
 use rustbtl_coordination::control::{
     CheckpointId, FrameBuffer, FromRank, Message, SnapshotMemory, ToRank,
@@ -27,19 +26,18 @@ struct Rank {
     finishing: bool,
     /// Numbered lines that were printed.
     printed: u64,
-    /// It stands still.
-    parked: bool,
+    suspended: bool,
 }
 
 fn number(name: &str) -> u32 {
     env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// What is printed is all numbered.
+/// Only numbered lines are printed.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
 /// In one piece: several ranks share the descriptor.
-fn say(line: String) {
+fn print_line(line: String) {
     if QUIET.load(Ordering::Relaxed) {
         return;
     }
@@ -58,7 +56,7 @@ impl Rank {
 
     /// Once: whoever removes the file.
     fn refuses(&self) -> bool {
-        self.has("refuse-line") || self.has_once("refuse-line-once")
+        self.has("refuse-checkpoint") || self.has_once("refuse-checkpoint-once")
     }
 
     fn has_once(&self, file: &str) -> bool {
@@ -73,12 +71,12 @@ impl Rank {
         format!("{}\n{}\n{}", own.display(), self.folder.display(), self.printed).into_bytes()
     }
 
-    fn freeze(&mut self, line: CheckpointId) -> io::Result<()> {
-        let (picture, description) = (SnapshotMemory::InPause, self.description());
+    fn freeze(&mut self, checkpoint: CheckpointId) -> io::Result<()> {
+        let (snapshot, description) = (SnapshotMemory::InPause, self.description());
         let (coordination_ns, pause_ns) = (1000, 2000);
         self.send(&FromRank::Frozen {
-            checkpoint: line,
-            snapshot: picture,
+            checkpoint,
+            snapshot,
             description,
             coordination_ns,
             pause_ns,
@@ -92,43 +90,43 @@ impl Rank {
     }
 
     /// True: the end.
-    fn obey(&mut self, order: &ToRank) -> io::Result<bool> {
+    fn handle(&mut self, order: &ToRank) -> io::Result<bool> {
         let rank = self.rank;
         match order {
             ToRank::Welcome { job, restarted_from } => {
-                let from = restarted_from.map_or(0, |line| line.0);
-                say(format!("{rank} welcome {job} {from}"));
+                let from = restarted_from.map_or(0, |checkpoint| checkpoint.0);
+                print_line(format!("{rank} welcome {job} {from}"));
             }
-            ToRank::StopOutgoing { checkpoint: line } => {
-                self.send(&FromRank::OutgoingStopped { checkpoint: *line })?
+            ToRank::StopOutgoing { checkpoint } => {
+                self.send(&FromRank::OutgoingStopped { checkpoint: *checkpoint })?
             }
-            ToRank::Begin { checkpoint: line, .. } if self.refuses() => {
+            ToRank::Begin { checkpoint, .. } if self.refuses() => {
                 let reason = "it has an open socket".into();
-                self.send(&FromRank::CheckpointFailed { checkpoint: *line, reason })?;
+                self.send(&FromRank::CheckpointFailed { checkpoint: *checkpoint, reason })?;
             }
-            ToRank::Begin { checkpoint: line, .. } if self.has("print") => {
-                self.parked = true;
-                self.send(&FromRank::Suspended { checkpoint: *line })?;
+            ToRank::Begin { checkpoint, .. } if self.has("print") => {
+                self.suspended = true;
+                self.send(&FromRank::Suspended { checkpoint: *checkpoint })?;
             }
-            ToRank::Begin { checkpoint: line, members, .. } => {
-                say(format!("{rank} begin {line} with {}", members.len()));
-                self.freeze(*line)?;
+            ToRank::Begin { checkpoint, members, .. } => {
+                print_line(format!("{rank} begin {checkpoint} with {}", members.len()));
+                self.freeze(*checkpoint)?;
             }
-            ToRank::OutputDrained { checkpoint: line } => {
-                self.freeze(*line)?;
-                self.parked = false;
+            ToRank::OutputDrained { checkpoint } => {
+                self.freeze(*checkpoint)?;
+                self.suspended = false;
             }
-            ToRank::Abort { checkpoint: line, reason } => {
-                say(format!("{rank} abort {line} {reason}"))
+            ToRank::Abort { checkpoint, reason } => {
+                print_line(format!("{rank} abort {checkpoint} {reason}"))
             }
-            ToRank::CheckpointComplete { checkpoint: line, .. } => {
-                say(format!("{rank} complete {line}"))
+            ToRank::CheckpointComplete { checkpoint, .. } => {
+                print_line(format!("{rank} complete {checkpoint}"))
             }
-            ToRank::Resume { checkpoint: line } => say(format!("{rank} resume {line}")),
-            ToRank::Release { checkpoint: line } => say(format!("{rank} release {line}")),
-            ToRank::Endpoints { endpoints: cards, .. } => {
-                let whole = (0..).zip(cards).all(|(rank, card)| card.endpoint == [rank, 0xCA]);
-                say(format!("{rank} cards {} {whole}", cards.len()));
+            ToRank::Resume { checkpoint } => print_line(format!("{rank} resume {checkpoint}")),
+            ToRank::Release { checkpoint } => print_line(format!("{rank} release {checkpoint}")),
+            ToRank::Endpoints { endpoints, .. } => {
+                let good = (0..).zip(endpoints).all(|(rank, of)| of.endpoint == [rank, 0xCA]);
+                print_line(format!("{rank} endpoints {} {good}", endpoints.len()));
             }
             ToRank::ReportStatus {} => self.send(&FromRank::Status {
                 log_bytes: 10,
@@ -156,7 +154,7 @@ impl Rank {
         self.socket.set_read_timeout(Some(Duration::from_millis(20)))?;
         let (mut buffer, mut piece) = (FrameBuffer::new(), [0; 4096]);
         loop {
-            if self.has("print") && !self.finishing && !self.parked {
+            if self.has("print") && !self.finishing && !self.suspended {
                 (0..5).for_each(|_| self.print());
                 self.socket.set_read_timeout(Some(Duration::from_micros(300)))?;
             }
@@ -174,7 +172,7 @@ impl Rank {
                 Err(error) => return Err(error),
             }
             while let Some(order) = buffer.next_message().map_err(io::Error::other)? {
-                if self.obey(&order)? {
+                if self.handle(&order)? {
                     return Ok(());
                 }
             }
@@ -190,24 +188,24 @@ fn main() -> ExitCode {
     let printed = next.as_deref().and_then(|word| word.parse().ok()).unwrap_or(0);
     QUIET.store(folder.join("print").exists(), Ordering::Relaxed);
     if next.is_some() {
-        say(format!("{rank} restored"));
+        print_line(format!("{rank} restored"));
     }
     if env::var_os("RUSTBTL_SECRET").is_some() {
-        say(format!("{rank} sees the secret"));
+        print_line(format!("{rank} sees the secret"));
     }
     if env::var_os("RUSTBTL_GUARDIAN_FD").is_none() {
-        say(format!("{rank} has no guardian"));
+        print_line(format!("{rank} has no guardian"));
         return ExitCode::SUCCESS;
     }
     // SAFETY: the guardian made it for this program.
     let socket = unsafe { UnixStream::from_raw_fd(number("RUSTBTL_GUARDIAN_FD") as i32) };
     let finishing = false;
-    match (Rank { rank, folder, socket, finishing, printed, parked: false })
+    match (Rank { rank, folder, socket, finishing, printed, suspended: false })
         .run(number("OMPI_COMM_WORLD_SIZE"))
     {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(format!("{rank} failed: {error}"));
+            print_line(format!("{rank} failed: {error}"));
             ExitCode::from(3)
         }
     }

@@ -1,17 +1,18 @@
-//! `rustbtl agent`: the one process per node and job. Guardians come to its Unix socket; it has
-//! the one connection of the node to the coordinator, and passes messages on.
+//! `rustbtl agent`: the one process per node and job. Guardians connect to its Unix socket; it has
+//! the node's one connection to the coordinator, and forwards messages.
 //!
-//! It ends when its last guardian has gone. If the coordinator has gone mpirun starts another one:
-//! the agent connects again, and has its guardians say again who they are.
+//! It ends when its last guardian has ended. If the coordinator fails, mpirun starts another one:
+//! the agent reconnects, and its guardians register again.
 
-pub(crate) mod copier;
-pub(crate) mod guarded;
-pub(crate) mod keeper;
+pub(crate) mod guardians;
+pub(crate) mod image_sender;
+pub(crate) mod replica;
 pub(crate) mod replica_server;
 pub(crate) mod stream;
 
-use crate::agent::copier::{Copier, Order};
-use crate::agent::guarded::{Guarded, belongs, one_of_each};
+use crate::agent::guardians::{GuardianLink, is_for_own_rank, retain_youngest};
+use crate::agent::image_sender::{ImageSender, Replication};
+use crate::agent::replica::AgentReplica;
 use crate::auth;
 use crate::auth::{Host, Secret};
 use crate::guardian::images;
@@ -32,68 +33,67 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Between signs of life.
-pub const BEAT: Duration = Duration::from_millis(500);
-/// Quiescence of the coordinator that is taken for its end (its host is gone without a word).
-const SILENCE_MAX: Duration = Duration::from_secs(20);
+/// Between two heartbeats.
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
+/// Without a message for so long the coordinator has failed: its host may have failed with it.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(20);
 /// For one address of the coordinator.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How often all addresses are tried.
 const CONNECT_ROUNDS: u32 = 4;
-/// How long another coordinator may take to be there.
-const AGAIN: Duration = Duration::from_secs(15);
+/// How long a failover may take.
+const FAILOVER_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long an agent without guardians stays.
-const LONELY: Duration = Duration::from_millis(200);
+const IDLE_TIMEOUT: Duration = Duration::from_millis(200);
 
 struct Agent {
     directory: NodeDirectory,
     listener: UnixListener,
-    guardians: BTreeMap<u64, Guarded>,
+    guardians: BTreeMap<u64, GuardianLink>,
     next: u64,
-    kept: crate::agent::keeper::Kept,
+    replica: AgentReplica,
     storage: Option<Storage>,
-    /// How others reach this node, with port 0.
-    reached: Vec<SocketAddr>,
-    /// When the last guardian went, or when none had come.
-    lonely: Instant,
+    /// Addresses of this node for others, with port 0.
+    own_addresses: Vec<SocketAddr>,
+    /// Since when there is no guardian.
+    idle_since: Instant,
 }
 
-/// Where this node keeps images, its own and copies of others.
+/// Where this node keeps images, its own and replicas of others.
 struct Storage {
     local: Local,
-    copier: Copier,
-    /// Where others bring copies.
+    sender: ImageSender,
+    /// Of the replica server.
     port: u16,
 }
 
 impl Storage {
-    /// None, if that is not possible: guardians say why, when they have an image.
+    /// None, if that is not possible: guardians report why when they have an image.
     fn open(path: &Path, secret: Secret) -> Option<Self> {
         let local = Local::enter(path).ok()?;
         local.sweep();
-        let copier = Copier::new(path.to_owned(), secret).ok()?;
+        let sender = ImageSender::new(path.to_owned(), secret).ok()?;
         let port = crate::agent::replica_server::open(path, secret).ok()?;
-        Some(Self { local, copier, port })
+        Some(Self { local, sender, port })
     }
 }
 
-/// What the environment says.
-struct Way {
+/// How to reach the coordinator, from the environment.
+struct CoordinatorAccess {
     secret: Secret,
-    coordinator: Vec<SocketAddr>,
+    addresses: Vec<SocketAddr>,
 }
 
-fn way() -> Option<Way> {
+fn coordinator_access() -> Option<CoordinatorAccess> {
     let secret = settings::unhex(&env::var(settings::SECRET).ok()?)?;
     let hosts = env::var(settings::COORDINATOR).ok()?;
-    let coordinator = hosts.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
-    Some(Way { secret, coordinator })
+    let addresses = hosts.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
+    Some(CoordinatorAccess { secret, addresses })
 }
 
-/// Runs the agent; comes back at once in the process that was started, as soon as there is
-/// something to connect to.
+/// Runs the agent. Returns early in the process that was started: as soon as guardians can connect.
 pub fn run(path: &Path, local: Option<&Path>) -> Result<(), String> {
-    let way = way().ok_or("an agent is only started by a guardian")?;
+    let access = coordinator_access().ok_or("an agent is only started by a guardian")?;
     let shown = path.display();
     os::private_directory(path).map_err(|error| format!("{shown}: {error}"))?;
     // The guardian that starts us holds the lock.
@@ -107,48 +107,56 @@ pub fn run(path: &Path, local: Option<&Path>) -> Result<(), String> {
     rustbtl_process::scheduling::be_prompt();
     crate::trace::start();
     tracing::info!("agent started in {shown}");
-    let lonely = Instant::now();
-    let (guardians, kept) = (BTreeMap::new(), crate::agent::keeper::Kept::default());
-    let storage = local.and_then(|local| Storage::open(local, way.secret));
-    let reached = Vec::new();
-    let mut agent =
-        Agent { directory, listener, guardians, next: 0, kept, storage, reached, lonely };
-    match first_connection(&way) {
-        Ok(coordinator) => agent.attend(coordinator, &way),
-        Err(reason) => agent.stay_alone(&reason),
+    let idle_since = Instant::now();
+    let (guardians, replica) = (BTreeMap::new(), AgentReplica::default());
+    let storage = local.and_then(|local| Storage::open(local, access.secret));
+    let own_addresses = Vec::new();
+    let mut agent = Agent {
+        directory,
+        listener,
+        guardians,
+        next: 0,
+        replica,
+        storage,
+        own_addresses,
+        idle_since,
+    };
+    match first_connection(&access) {
+        Ok(coordinator) => agent.serve_coordinators(coordinator, &access),
+        Err(reason) => agent.refuse_guardians(&reason),
     }
     agent.end();
     Ok(())
 }
 
-/// To the coordinator, and what this end of it is called.
+/// To the coordinator, and the address of this end of it.
 type Connection = (Link, Option<SocketAddr>);
 
-/// Why the coordinator is not listened to any more.
+/// Why the agent no longer serves a coordinator.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Left {
+enum ServeEnd {
     /// Nobody needs this agent.
-    Done,
-    /// The coordinator has ended because mpirun has.
-    Over,
+    Idle,
+    /// The coordinator ends because mpirun does.
+    CoordinatorExits,
     /// The connection is lost.
-    Lost,
+    ConnectionLost,
 }
 
-fn connect(way: &Way) -> Result<Connection, String> {
-    let to = &way.coordinator;
-    let stream = auth::connect(Host::Coordinator, to, &way.secret, CONNECT_PATIENCE)?;
+fn connect(access: &CoordinatorAccess) -> Result<Connection, String> {
+    let to = &access.addresses;
+    let stream = auth::connect(Host::Coordinator, to, &access.secret, CONNECT_TIMEOUT)?;
     let own = stream.local_addr().ok();
     Ok((Link::new(stream).map_err(|error| error.to_string())?, own))
 }
 
-fn first_connection(way: &Way) -> Result<Connection, String> {
+fn first_connection(access: &CoordinatorAccess) -> Result<Connection, String> {
     let mut problem = String::new();
     for round in 0..CONNECT_ROUNDS {
         if round > 0 {
             thread::sleep(Duration::from_millis(250 << round));
         }
-        match connect(way) {
+        match connect(access) {
             Ok(connection) => return Ok(connection),
             Err(why) => problem = why,
         }
@@ -163,26 +171,26 @@ fn first_connection(way: &Way) -> Result<Connection, String> {
 impl Agent {
     fn accept(&mut self) {
         while let Ok((stream, _)) = self.listener.accept() {
-            // The directory lets nobody else in; this is for the case that it does.
+            // The directory keeps others out; this is a second check.
             let ours = os::peer_uid(&stream).is_ok_and(|uid| uid == os::euid());
             if let (true, Ok(link)) = (ours, Link::new(stream)) {
-                self.guardians.insert(self.next, Guarded::new(link));
+                self.guardians.insert(self.next, GuardianLink::new(link));
                 self.next += 1;
             }
         }
     }
 
-    /// Nobody is left, and nobody is coming?
+    /// No guardian is connected, and none is about to connect?
     fn is_done(&mut self) -> bool {
         if !self.guardians.is_empty() {
-            self.lonely = Instant::now();
+            self.idle_since = Instant::now();
             return false;
         }
-        self.lonely.elapsed() >= LONELY && self.directory.leave().unwrap_or(true)
+        self.idle_since.elapsed() >= IDLE_TIMEOUT && self.directory.leave().unwrap_or(true)
     }
 
-    /// Who we are, and where others can bring copies of images.
-    fn introduce(&self, coordinator: &mut Link) -> Result<(), LinkError> {
+    /// Registers this agent and its replica server.
+    fn register(&self, coordinator: &mut Link) -> Result<(), LinkError> {
         coordinator.send(&FromNode::Agent {
             node: os::hostname(),
             pid: std::process::id(),
@@ -190,153 +198,154 @@ impl Agent {
         })?;
         match &self.storage {
             Some(Storage { port, .. }) => {
-                let addresses = at_port(&self.reached, *port);
+                let addresses = at_port(&self.own_addresses, *port);
                 coordinator.send(&FromNode::ReplicaServer { addresses })
             }
             None => Ok(()),
         }
     }
 
-    /// Serve one coordinator after the other, until there is none or nobody needs one.
-    fn attend(&mut self, mut coordinator: Connection, way: &Way) {
-        let mut again = false;
+    /// Serves one coordinator after the other, until there is none or nobody needs one.
+    fn serve_coordinators(&mut self, mut coordinator: Connection, access: &CoordinatorAccess) {
+        let mut failover = false;
         loop {
             let (link, own) = &mut coordinator;
-            self.reached = reached_at(own, &way.coordinator);
-            let mut good = self.introduce(link).is_ok();
-            if core::mem::replace(&mut again, true) {
-                good &= self.introduce_guardians(link);
+            self.own_addresses = own_addresses(own, &access.addresses);
+            let mut good = self.register(link).is_ok();
+            if core::mem::replace(&mut failover, true) {
+                good &= self.reregister_guardians(link);
             }
-            match if good { self.serve(link) } else { Left::Lost } {
-                Left::Done => return,
-                Left::Over => return self.stay_alone(""),
-                Left::Lost => match self.connect_again(way) {
+            match if good { self.serve(link) } else { ServeEnd::ConnectionLost } {
+                ServeEnd::Idle => return,
+                ServeEnd::CoordinatorExits => return self.refuse_guardians(""),
+                ServeEnd::ConnectionLost => match self.reconnect(access) {
                     Ok(Some(another)) => coordinator = another,
                     Ok(None) => return,
-                    Err(reason) => return self.stay_alone(&reason),
+                    Err(reason) => return self.refuse_guardians(&reason),
                 },
             }
         }
     }
 
-    /// To a coordinator that is not the first one. False: it has gone.
-    fn introduce_guardians(&mut self, coordinator: &mut Link) -> bool {
-        for guarded in self.guardians.values_mut() {
-            let Some(port) = guarded.spare else {
-                let _ = guarded.link.send(&ToNode::Reregister {});
+    /// With a failed-over coordinator. False: its connection is lost.
+    fn reregister_guardians(&mut self, coordinator: &mut Link) -> bool {
+        for guardian in self.guardians.values_mut() {
+            let Some(port) = guardian.spare else {
+                let _ = guardian.link.send(&ToNode::Reregister {});
                 continue;
             };
-            let addresses = at_port(&self.reached, port);
+            let addresses = at_port(&self.own_addresses, port);
             if coordinator.send(&FromNode::SpareNode { port, addresses }).is_err() {
                 return false;
             }
         }
-        // What they have said meanwhile was for the coordinator before, which this one notices.
+        // What they have sent meanwhile was for the coordinator before; this one recognises it.
         let all: Vec<u64> = self.guardians.keys().copied().collect();
-        all.into_iter().all(|id| self.hear_guardian(id, coordinator))
+        all.into_iter().all(|id| self.handle_guardian(id, coordinator))
     }
 
-    /// To the coordinator that comes after the one that has gone. None: nobody needs it any more.
-    fn connect_again(&mut self, way: &Way) -> Result<Option<Connection>, String> {
-        let until = Instant::now() + AGAIN;
-        self.lonely = Instant::now();
+    /// To the coordinator that takes over. None: nobody needs it any more.
+    fn reconnect(&mut self, access: &CoordinatorAccess) -> Result<Option<Connection>, String> {
+        let until = Instant::now() + FAILOVER_TIMEOUT;
+        self.idle_since = Instant::now();
         loop {
-            let problem = match connect(way) {
+            let problem = match connect(access) {
                 Ok(connection) => return Ok(Some(connection)),
                 Err(problem) => problem,
             };
             self.accept();
-            self.guardians.retain(|_, guarded| guarded.link.read().is_ok());
+            self.guardians.retain(|_, guardian| guardian.link.read().is_ok());
             if self.is_done() {
                 return Ok(None);
             }
             if Instant::now() >= until {
                 return Err(format!(
-                    "node {}: the job's coordinator has ended, and there is no other: the job goes \
-                     on without protection ({problem})",
+                    "node {}: the job's coordinator has ended, and there is no other: the job \
+                     keeps running without protection ({problem})",
                     os::hostname()
                 ));
             }
-            thread::sleep(LONELY / 4);
+            thread::sleep(IDLE_TIMEOUT / 4);
         }
     }
 
-    fn serve(&mut self, coordinator: &mut Link) -> Left {
-        let (mut beat_at, mut heard, mut count) = (Instant::now(), Instant::now(), 0);
-        // From here on: whoever came while we connected is accepted at once.
-        self.lonely = Instant::now();
+    fn serve(&mut self, coordinator: &mut Link) -> ServeEnd {
+        let (mut beat_at, mut received_at, mut count) = (Instant::now(), Instant::now(), 0);
+        // From here on: guardians that came while this agent connected are accepted at once.
+        self.idle_since = Instant::now();
         while !self.is_done() {
             let mut poll = Poll::default();
             let listener = poll.add(self.listener.as_raw_fd(), false);
             let up = poll.add(coordinator.fd(), coordinator.wants_to_write());
-            let copied = self.storage.as_ref().map(|storage| poll.add(storage.copier.fd(), false));
-            let places: Vec<(u64, usize)> = self
+            let copied = self.storage.as_ref().map(|storage| poll.add(storage.sender.fd(), false));
+            let slots: Vec<(u64, usize)> = self
                 .guardians
                 .iter()
-                .map(|(&id, guarded)| {
-                    (id, poll.add(guarded.link.fd(), guarded.link.wants_to_write()))
+                .map(|(&id, guardian)| {
+                    (id, poll.add(guardian.link.fd(), guardian.link.wants_to_write()))
                 })
                 .collect();
-            let until = if places.is_empty() { Instant::now() + LONELY / 4 } else { beat_at };
+            let until = if slots.is_empty() { Instant::now() + IDLE_TIMEOUT / 4 } else { beat_at };
             if poll.wait(Some(until)).is_err() {
-                return Left::Done;
+                return ServeEnd::Idle;
             }
             if Instant::now() >= beat_at {
                 count += 1;
-                beat_at = Instant::now() + BEAT;
+                beat_at = Instant::now() + HEARTBEAT_INTERVAL;
                 if coordinator.send(&FromNode::Heartbeat { count }).is_err() {
-                    return Left::Lost;
+                    return ServeEnd::ConnectionLost;
                 }
             }
             if poll.is_ready(listener) {
                 self.accept();
             }
-            for (id, place) in places {
-                if poll.is_ready(place) && !self.hear_guardian(id, coordinator) {
-                    return Left::Lost;
+            for (id, slot) in slots {
+                if poll.is_ready(slot) && !self.handle_guardian(id, coordinator) {
+                    return ServeEnd::ConnectionLost;
                 }
             }
-            if copied.is_some_and(|place| poll.is_ready(place)) && !self.tell_copies(coordinator) {
-                return Left::Lost;
+            if copied.is_some_and(|slot| poll.is_ready(slot)) && !self.report_replicas(coordinator)
+            {
+                return ServeEnd::ConnectionLost;
             }
             if poll.is_ready(up) {
-                heard = Instant::now();
-                if let Err(left) = self.hear_coordinator(coordinator) {
-                    return left;
+                received_at = Instant::now();
+                if let Err(end) = self.handle_coordinator(coordinator) {
+                    return end;
                 }
             }
-            if heard.elapsed() > SILENCE_MAX {
-                return Left::Lost;
+            if received_at.elapsed() > HEARTBEAT_TIMEOUT {
+                return ServeEnd::ConnectionLost;
             }
         }
-        Left::Done
+        ServeEnd::Idle
     }
 
-    /// False: the coordinator has gone.
-    fn hear_guardian(&mut self, id: u64, coordinator: &mut Link) -> bool {
-        let Some(guarded) = self.guardians.get_mut(&id) else { return true };
-        let mut open = guarded.link.flush().is_ok() & guarded.link.read().is_ok();
+    /// False: the connection to the coordinator is lost.
+    fn handle_guardian(&mut self, id: u64, coordinator: &mut Link) -> bool {
+        let Some(guardian) = self.guardians.get_mut(&id) else { return true };
+        let mut open = guardian.link.flush().is_ok() & guardian.link.read().is_ok();
         loop {
-            let Some(guarded) = self.guardians.get_mut(&id) else { return true };
-            match guarded.link.next_message::<FromNode>() {
-                Ok(Some(FromNode::SpareNode { port, .. })) if guarded.rank.is_none() => {
-                    guarded.spare = Some(port);
-                    let addresses = at_port(&self.reached, port);
+            let Some(guardian) = self.guardians.get_mut(&id) else { return true };
+            match guardian.link.next_message::<FromNode>() {
+                Ok(Some(FromNode::SpareNode { port, .. })) if guardian.rank.is_none() => {
+                    guardian.spare = Some(port);
+                    let addresses = at_port(&self.own_addresses, port);
                     if coordinator.send(&FromNode::SpareNode { port, addresses }).is_err() {
                         return false;
                     }
                 }
                 Ok(Some(message)) => {
-                    if guarded.spare.is_some() || !belongs(&message, &mut guarded.rank) {
+                    if guardian.spare.is_some() || !is_for_own_rank(&message, &mut guardian.rank) {
                         open = false;
                         break;
                     }
-                    if guarded.obsolete {
+                    if guardian.obsolete {
                         continue;
                     }
                     if let FromNode::Guardian { rank, incarnation, .. } = &message {
-                        guarded.incarnation = *incarnation;
-                        if one_of_each(&mut self.guardians, *rank) != Some(id) {
+                        guardian.incarnation = *incarnation;
+                        if retain_youngest(&mut self.guardians, *rank) != Some(id) {
                             return true;
                         }
                     }
@@ -354,47 +363,47 @@ impl Agent {
         if open {
             return true;
         }
-        let Some(gone) = self.guardians.remove(&id).filter(|gone| !gone.obsolete) else {
+        let Some(lost) = self.guardians.remove(&id).filter(|lost| !lost.obsolete) else {
             return true;
         };
-        if gone.spare.is_some() {
+        if lost.spare.is_some() {
             let no_more = FromNode::SpareNode { port: 0, addresses: String::new() };
             return coordinator.send(&no_more).is_ok();
         }
-        gone.rank
+        lost.rank
             .is_none_or(|rank| coordinator.send(&FromNode::GuardianDisconnected { rank }).is_ok())
     }
 
-    /// False: the coordinator has gone.
-    fn tell_copies(&mut self, coordinator: &mut Link) -> bool {
-        let news = self.storage.as_ref().map_or(Vec::new(), |storage| storage.copier.news());
-        news.iter().all(|message| coordinator.send(message).is_ok())
+    /// False: the connection to the coordinator is lost.
+    fn report_replicas(&mut self, coordinator: &mut Link) -> bool {
+        let results = self.storage.as_ref().map_or(Vec::new(), |storage| storage.sender.results());
+        results.iter().all(|message| coordinator.send(message).is_ok())
     }
 
-    /// Orders about images; true: it was one.
+    /// Handles orders about images; true: it was one.
     fn store(&mut self, message: &ToNode, coordinator: &mut Link) -> bool {
         match message {
-            ToNode::ReplicateImage { rank, checkpoint: line, node, addresses } => {
-                let (rank, line, node) = (*rank, *line, node.clone());
+            ToNode::ReplicateImage { rank, checkpoint, node, addresses } => {
+                let (rank, checkpoint, node) = (*rank, *checkpoint, node.clone());
                 match &mut self.storage {
                     Some(storage) => {
                         let addresses = addresses.clone();
-                        storage.copier.order(Order { rank, line, node, addresses });
+                        storage.sender.start(Replication { rank, checkpoint, node, addresses });
                     }
                     None => {
                         let reason = "this node keeps no images".into();
                         let _ = coordinator.send(&FromNode::ImageNotReplicated {
                             rank,
-                            checkpoint: line,
+                            checkpoint,
                             node,
                             reason,
                         });
                     }
                 }
             }
-            ToNode::DeleteCheckpoint { checkpoint: line, ranks } => {
+            ToNode::DeleteCheckpoint { checkpoint, ranks } => {
                 if let Some(storage) = &self.storage {
-                    let folder = storage.local.path().join(format!("checkpoint-{line}"));
+                    let folder = storage.local.path().join(format!("checkpoint-{checkpoint}"));
                     ranks.iter().for_each(|&rank| images::discard(&folder, rank));
                 }
             }
@@ -403,28 +412,28 @@ impl Agent {
         true
     }
 
-    fn hear_coordinator(&mut self, coordinator: &mut Link) -> Result<(), Left> {
+    fn handle_coordinator(&mut self, coordinator: &mut Link) -> Result<(), ServeEnd> {
         let open = coordinator.flush().is_ok() & coordinator.read().is_ok();
         loop {
             match coordinator.next_message::<ToNode>() {
                 Ok(Some(ToNode::Heartbeat { .. })) => {}
-                Ok(Some(ToNode::CoordinatorExits {})) => return Err(Left::Over),
+                Ok(Some(ToNode::CoordinatorExits {})) => return Err(ServeEnd::CoordinatorExits),
                 Ok(Some(message)) if self.store(&message, coordinator) => {}
-                Ok(Some(message)) => match self.kept.hear(&message) {
-                    None => self.pass_on(&message),
+                Ok(Some(message)) => match self.replica.handle(&message) {
+                    None => self.forward(&message),
                     Some(answer) => {
                         if answer.is_some_and(|answer| coordinator.send(&answer).is_err()) {
-                            return Err(Left::Lost);
+                            return Err(ServeEnd::ConnectionLost);
                         }
                     }
                 },
-                Ok(None) => return if open { Ok(()) } else { Err(Left::Lost) },
-                Err(_) => return Err(Left::Lost),
+                Ok(None) => return if open { Ok(()) } else { Err(ServeEnd::ConnectionLost) },
+                Err(_) => return Err(ServeEnd::ConnectionLost),
             }
         }
     }
 
-    fn pass_on(&mut self, message: &ToNode) {
+    fn forward(&mut self, message: &ToNode) {
         let to = match message {
             ToNode::Rank { rank, .. }
             | ToNode::Prepare { rank, .. }
@@ -438,53 +447,53 @@ impl Agent {
             | ToNode::NoRestart { rank } => Some(*rank),
             _ => None,
         };
-        for guarded in self.guardians.values_mut().filter(|guarded| !guarded.obsolete) {
-            if to.is_none() || guarded.rank == to {
-                // If it has gone, the next round of polling finds out.
-                let _ = guarded.link.send(message);
+        for guardian in self.guardians.values_mut().filter(|guardian| !guardian.obsolete) {
+            if to.is_none() || guardian.rank == to {
+                // If its connection is lost, the next round of polling finds out.
+                let _ = guardian.link.send(message);
                 if let ToNode::Restore { incarnation, .. } = message {
-                    guarded.incarnation = *incarnation;
+                    guardian.incarnation = *incarnation;
                 }
             }
         }
     }
 
-    /// Without a coordinator: say so to whoever comes, until nobody comes any more.
-    fn stay_alone(&mut self, reason: &str) {
+    /// Without a coordinator: reports that to each guardian, until none connects any more.
+    fn refuse_guardians(&mut self, reason: &str) {
         let mut reason = reason.to_owned();
-        self.lonely = Instant::now();
+        self.idle_since = Instant::now();
         loop {
             self.accept();
             if self.is_done() {
                 return;
             }
-            for guarded in self.guardians.values_mut() {
-                // The reason goes to one of them: it is printed.
-                let _ = guarded
+            for guardian in self.guardians.values_mut() {
+                // The reason goes to one guardian only: it prints it.
+                let _ = guardian
                     .link
                     .send(&ToNode::CoordinatorUnreachable { reason: core::mem::take(&mut reason) });
             }
             self.guardians.clear();
-            thread::sleep(LONELY / 4);
+            thread::sleep(IDLE_TIMEOUT / 4);
         }
     }
 
-    /// If the whole job ends they do, at once.
-    fn let_guardians_go(&mut self) {
+    /// For a moment: if the whole job ends, its guardians end at once.
+    fn wait_for_guardians(&mut self) {
         for _ in 0..20 {
-            self.guardians.retain(|_, guarded| guarded.link.read().is_ok());
+            self.guardians.retain(|_, guardian| guardian.link.read().is_ok());
             if self.guardians.is_empty() {
                 return;
             }
-            thread::sleep(LONELY / 4);
+            thread::sleep(IDLE_TIMEOUT / 4);
         }
     }
 
-    /// Whatever the reason: leave nothing behind. Guardians notice only after that. Those that are
-    /// there will have another agent, which needs the images.
+    /// Leaves nothing behind, whatever the reason. Guardians see the end of their connection only
+    /// after that. If some are left they start another agent, which needs the images.
     fn end(&mut self) {
         if self.storage.is_some() {
-            self.let_guardians_go();
+            self.wait_for_guardians();
         }
         for _ in 0..20 {
             if self.directory.leave().unwrap_or(true) {
@@ -499,13 +508,13 @@ impl Agent {
     }
 }
 
-/// Where agents of other nodes reach this one: as the coordinator does; from mpirun's own host that
-/// may be by the loopback, and then as the other agents reach the coordinator.
-fn reached_at(own: &Option<SocketAddr>, coordinator: &[SocketAddr]) -> Vec<SocketAddr> {
+/// Where agents of other nodes reach this one: at the address that the coordinator sees. From
+/// mpirun's own host that may be the loopback; then at the addresses of the coordinator.
+fn own_addresses(own: &Option<SocketAddr>, coordinator: &[SocketAddr]) -> Vec<SocketAddr> {
     let known = own.map(|own| own.ip()).filter(|ip| !ip.is_loopback());
     let hosts = coordinator.iter().map(SocketAddr::ip).filter(|ip| !ip.is_loopback());
     let all: Vec<_> = known.map_or_else(|| hosts.collect(), |ip| vec![ip]);
-    // A cluster of one host; the loopback is all there is.
+    // A cluster of one host has the loopback only.
     let all = if all.is_empty() { own.iter().map(SocketAddr::ip).collect() } else { all };
     all.into_iter().map(|ip| SocketAddr::new(ip, 0)).collect()
 }

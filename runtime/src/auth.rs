@@ -1,11 +1,10 @@
 //! The handshake of `rustbtl_coordination::handshake` between agents and the coordinator, and among
-//! agents: nothing is parsed before both ends have proved that they know the job's secret.
+//! agents: nothing is parsed before both ends are authenticated with the job's secret.
 
 use rustbtl_coordination::handshake::{
     self, CHALLENGE, CLIENT, CONTROL, HELLO, Names, PROOF, Refusal, Verdict, WELCOME,
 };
 use rustbtl_fragments::ids::PeerId;
-use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -15,13 +14,13 @@ use crate::os;
 /// A job's secret.
 pub type Secret = [u8; 32];
 
-/// Who is connected to.
+/// What a client connects to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Host {
     /// The job's coordinator.
     Coordinator,
-    /// An agent that takes copies of images.
-    Shelf,
+    /// An agent's server for image replicas.
+    ReplicaServer,
     /// A node without ranks, which takes those of lost ones.
     Spare,
 }
@@ -31,47 +30,39 @@ impl Host {
     const fn name(self) -> PeerId {
         match self {
             Self::Coordinator => handshake::COORDINATOR,
-            Self::Shelf => PeerId(0xFFFF_FFFC),
+            Self::ReplicaServer => PeerId(0xFFFF_FFFC),
             Self::Spare => PeerId(0xFFFF_FFFB),
         }
     }
 }
 
 /// Why there is no connection.
-#[derive(Debug)]
-pub enum ProofError {
+#[derive(Debug, thiserror::Error)]
+pub enum AuthError {
     /// A system call failed, or took too long.
-    Io(io::Error),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The other end runs another version.
+    #[error(
+        "it runs another version of rustbtl ({0:#x}, here {CONTROL:#x}): install the same version \
+         on all nodes"
+    )]
+    Version(u32),
+    /// The other end does not know the secret.
+    #[error("it does not know this job's secret")]
+    Secret,
     /// The other end is not what it should be.
+    #[error("it is not a process of this job")]
     Refused(Refusal),
 }
 
-impl fmt::Display for ProofError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io(error) => error.fmt(f),
-            Self::Refused(Refusal::Version(theirs)) => write!(
-                f,
-                "it runs another version of rustbtl ({theirs:#x}, here {CONTROL:#x}): \
-                 install the same version on all nodes"
-            ),
-            Self::Refused(Refusal::Secret) => f.write_str("it does not know this job's secret"),
-            Self::Refused(_) => f.write_str("it is not a process of this job"),
-        }
-    }
-}
-
-impl std::error::Error for ProofError {}
-
-impl From<io::Error> for ProofError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
-impl From<Refusal> for ProofError {
+impl From<Refusal> for AuthError {
     fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
+        match refusal {
+            Refusal::Version(theirs) => Self::Version(theirs),
+            Refusal::Secret => Self::Secret,
+            other => Self::Refused(other),
+        }
     }
 }
 
@@ -80,16 +71,16 @@ fn names(from: PeerId, to: PeerId) -> io::Result<Names> {
     Ok(Names { version, from, to, incarnation: 0, generation: 0, nonce })
 }
 
-/// Connect to a host at one of its addresses; each may take `patience`.
+/// Connects to a host at one of its addresses; each may take `timeout`.
 pub fn connect(
     host: Host,
     addresses: &[SocketAddr],
     secret: &Secret,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<TcpStream, String> {
     let mut problems = Vec::new();
     for address in addresses {
-        match connect_to(host, address, secret, patience) {
+        match connect_to(host, address, secret, timeout) {
             Ok(stream) => return Ok(stream),
             Err(problem) => problems.push(format!("{address}: {problem}")),
         }
@@ -101,11 +92,11 @@ fn connect_to(
     host: Host,
     address: &SocketAddr,
     secret: &Secret,
-    patience: Duration,
-) -> Result<TcpStream, ProofError> {
-    let mut stream = TcpStream::connect_timeout(address, patience)?;
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))?;
+    timeout: Duration,
+) -> Result<TcpStream, AuthError> {
+    let mut stream = TcpStream::connect_timeout(address, timeout)?;
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
     let hello = names(CLIENT, host.name())?;
     let sent = hello.encode();
     stream.write_all(&sent)?;
@@ -121,33 +112,33 @@ fn connect_to(
     }
 }
 
-/// A connection that was accepted and has proved nothing yet.
-pub struct Stranger {
+/// A connection that was accepted and is not authenticated yet.
+pub struct UnauthenticatedPeer {
     host: Host,
     stream: TcpStream,
     /// When its time is over.
     pub until: Instant,
     bytes: [u8; HELLO],
     got: usize,
-    asked: Option<([u8; HELLO], [u8; CHALLENGE])>,
+    challenged: Option<([u8; HELLO], [u8; CHALLENGE])>,
 }
 
 /// What became of it.
 pub enum Progress {
-    /// Undecided: it stays a stranger.
+    /// Undecided: more has to arrive.
     Waiting,
-    /// It knows the secret: [`Stranger::into_stream`].
-    Proved,
-    /// It was sent away.
+    /// It knows the secret: [`UnauthenticatedPeer::into_stream`].
+    Authenticated,
+    /// It is refused, for this reason.
     Refused(String),
 }
 
-impl Stranger {
-    /// One that has `patience` to prove itself to us, who are this host.
-    pub fn new(host: Host, stream: TcpStream, patience: Duration) -> io::Result<Self> {
+impl UnauthenticatedPeer {
+    /// A client of `host`, which may take `timeout` to authenticate itself.
+    pub fn new(host: Host, stream: TcpStream, timeout: Duration) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        let until = Instant::now() + patience;
-        Ok(Self { host, stream, until, bytes: [0; HELLO], got: 0, asked: None })
+        let until = Instant::now() + timeout;
+        Ok(Self { host, stream, until, bytes: [0; HELLO], got: 0, challenged: None })
     }
 
     /// To poll.
@@ -155,16 +146,16 @@ impl Stranger {
         &self.stream
     }
 
-    /// Go on with what has arrived.
-    pub fn drive(&mut self, secret: &Secret) -> Progress {
-        match self.go_on(secret) {
-            Ok(true) => Progress::Proved,
+    /// Goes on with what has arrived.
+    pub fn advance(&mut self, secret: &Secret) -> Progress {
+        match self.step(secret) {
+            Ok(true) => Progress::Authenticated,
             Ok(false) => Progress::Waiting,
             Err(error) => Progress::Refused(error.to_string()),
         }
     }
 
-    /// The connection of one that has proved itself.
+    /// The connection of an authenticated peer.
     pub fn into_stream(self) -> TcpStream {
         self.stream
     }
@@ -173,7 +164,12 @@ impl Stranger {
     fn read<const N: usize>(&mut self) -> io::Result<Option<[u8; N]>> {
         while self.got < N {
             match self.stream.read(&mut self.bytes[self.got..N]) {
-                Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it has gone")),
+                Ok(0) => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::UnexpectedEof,
+                        "it has closed the connection",
+                    ));
+                }
                 Ok(bytes) => self.got += bytes,
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(None),
@@ -188,13 +184,13 @@ impl Stranger {
         Ok(Some(out))
     }
 
-    /// Messages are small: they fit into the socket of somebody who has sent us one, or else.
+    /// Messages are small: the socket's buffer has room for them, or the peer is refused.
     fn write(&mut self, message: &[u8]) -> io::Result<()> {
         self.stream.write_all(message)
     }
 
-    fn go_on(&mut self, secret: &Secret) -> Result<bool, ProofError> {
-        if self.asked.is_none() {
+    fn step(&mut self, secret: &Secret) -> Result<bool, AuthError> {
+        if self.challenged.is_none() {
             let Some(hello) = self.read::<HELLO>()? else { return Ok(false) };
             let theirs = Names::decode(&hello, CONTROL)?;
             if theirs.to != self.host.name() || theirs.from != CLIENT {
@@ -203,9 +199,9 @@ impl Stranger {
             let mine = names(self.host.name(), CLIENT)?;
             let challenge = handshake::challenge(secret, &hello, &mine);
             self.write(&challenge)?;
-            self.asked = Some((hello, challenge));
+            self.challenged = Some((hello, challenge));
         }
-        let Some((hello, challenge)) = self.asked else { return Ok(false) };
+        let Some((hello, challenge)) = self.challenged else { return Ok(false) };
         let Some(proof) = self.read::<PROOF>()? else { return Ok(false) };
         handshake::check_proof(secret, &hello, &challenge, &proof)?;
         let verdict = Verdict::Accepted(0);
@@ -220,25 +216,25 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
-    const PATIENCE: Duration = Duration::from_secs(5);
+    const TIMEOUT: Duration = Duration::from_secs(5);
 
     fn serve(listener: TcpListener, secret: Secret) -> Result<(), String> {
         let (stream, _) = listener.accept().unwrap();
-        let mut stranger = Stranger::new(Host::Shelf, stream, PATIENCE).unwrap();
+        let mut peer = UnauthenticatedPeer::new(Host::ReplicaServer, stream, TIMEOUT).unwrap();
         loop {
-            match stranger.drive(&secret) {
+            match peer.advance(&secret) {
                 Progress::Waiting => thread::sleep(Duration::from_millis(1)),
-                Progress::Proved => return Ok(()),
+                Progress::Authenticated => return Ok(()),
                 Progress::Refused(why) => return Err(why),
             }
         }
     }
 
-    fn meet(ours: Secret, theirs: Secret) -> (Result<(), String>, Result<(), String>) {
-        meet_as(Host::Shelf, ours, theirs)
+    fn connect_both(ours: Secret, theirs: Secret) -> (Result<(), String>, Result<(), String>) {
+        connect_both_as(Host::ReplicaServer, ours, theirs)
     }
 
-    fn meet_as(
+    fn connect_both_as(
         host: Host,
         ours: Secret,
         theirs: Secret,
@@ -246,34 +242,46 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let server = thread::spawn(move || serve(listener, ours));
-        let client = connect(host, &[address], &theirs, PATIENCE).map(drop);
+        let client = connect(host, &[address], &theirs, TIMEOUT).map(drop);
         (server.join().unwrap(), client)
     }
 
     #[test]
-    fn who_knows_the_secret_gets_in_and_nobody_else() {
-        assert_eq!(meet([1; 32], [1; 32]), (Ok(()), Ok(())));
-        let (server, client) = meet([1; 32], [2; 32]);
+    fn a_refusal_names_its_cause() {
+        let text = |refusal: Refusal| AuthError::from(refusal).to_string();
+        let version = format!(
+            "it runs another version of rustbtl (0x63, here {CONTROL:#x}): install the same version \
+             on all nodes"
+        );
+        assert_eq!(text(Refusal::Version(0x63)), version);
+        assert_eq!(text(Refusal::Secret), "it does not know this job's secret");
+        assert_eq!(text(Refusal::Garbage), "it is not a process of this job");
+    }
+
+    #[test]
+    fn only_a_client_that_knows_the_secret_is_accepted() {
+        assert_eq!(connect_both([1; 32], [1; 32]), (Ok(()), Ok(())));
+        let (server, client) = connect_both([1; 32], [2; 32]);
         assert!(server.is_err());
         assert!(client.unwrap_err().contains("does not know this job's secret"));
     }
 
     #[test]
-    fn who_has_come_to_the_wrong_host_is_sent_away() {
-        let (server, client) = meet_as(Host::Coordinator, [1; 32], [1; 32]);
+    fn a_client_of_another_host_is_refused() {
+        let (server, client) = connect_both_as(Host::Coordinator, [1; 32], [1; 32]);
         assert!(server.is_err() && client.is_err());
     }
 
     #[test]
-    fn a_stranger_is_sent_away_at_its_first_message() {
+    fn a_peer_that_sends_garbage_is_refused_at_its_first_message() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let server = thread::spawn(move || serve(listener, [1; 32]));
-        let mut stranger = TcpStream::connect(address).unwrap();
-        stranger.write_all(&[b'G'; HELLO]).unwrap();
+        let mut peer = TcpStream::connect(address).unwrap();
+        peer.write_all(&[b'G'; HELLO]).unwrap();
         assert!(server.join().unwrap().is_err());
         let mut answer = Vec::new();
-        let _ = stranger.read_to_end(&mut answer);
-        assert!(answer.is_empty(), "strangers get nothing");
+        let _ = peer.read_to_end(&mut answer);
+        assert!(answer.is_empty(), "unauthenticated peers are answered nothing");
     }
 }

@@ -22,24 +22,24 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Take a checkpoint (a line) of a running job
+    /// Take a checkpoint of a running job
     ///
-    /// Without --all each correlated set takes a line of its own; a job can be restarted only from
-    /// a line of all.
+    /// Without --all each correlated set takes a set checkpoint; a job can be restarted only from a
+    /// global checkpoint.
     Checkpoint {
-        /// One line of all sets at once, from which the whole job can be restarted
+        /// A global checkpoint: of all sets at once, from which the whole job can be restarted
         #[arg(long)]
         all: bool,
-        /// Come back when the line is complete, not when it is ordered
+        /// Return when the checkpoint is complete, not when it is ordered
         #[arg(long)]
         wait: bool,
-        /// End the job when the line is complete (implies --all and --wait)
+        /// End the job when the checkpoint is complete (implies --all and --wait)
         #[arg(long)]
         then_exit: bool,
         /// Name of the job, or the beginning of it; can be left out if there is only one
         job: Option<String>,
     },
-    /// Show a running job: ranks, nodes, sets, lines, logs
+    /// Show a running job: ranks, nodes, sets, checkpoints, logs
     Status {
         /// As a JSON document
         #[arg(long)]
@@ -56,21 +56,21 @@ enum Command {
         #[arg(long)]
         verify: bool,
     },
-    /// Draw what has happened to a job, as a picture (SVG)
+    /// Draw the timeline of a job (SVG)
     Report {
         /// Folder of a job, in what was given to mpirun as vprotocol_correlated_checkpoint_dir
         folder: PathBuf,
-        /// Where the picture goes, if not to timeline.svg in that folder
+        /// Where the drawing goes, if not to timeline.svg in that folder
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// Start a job again from the newest complete line of all sets
+    /// Restart a job from its newest complete global checkpoint
     ///
     /// The exit code is that of the job.
     Restart {
         /// What was given to mpirun as vprotocol_correlated_checkpoint_dir, or a folder in it
         directory: PathBuf,
-        /// Print again what was printed since the line, by whatever life of the job
+        /// Print again what any incarnation of the job has printed since the checkpoint
         #[arg(long)]
         again: bool,
         /// The mpirun to use
@@ -89,7 +89,7 @@ enum Command {
     /// Started by mpirun
     #[command(hide = true)]
     Coordinator,
-    /// Started by a guardian whose program cannot take its leave from Open MPI's runtime
+    /// Started by a guardian whose program cannot disconnect from Open MPI's runtime
     #[command(hide = true)]
     Leave,
     /// Started by the daemon of a node without ranks
@@ -98,7 +98,7 @@ enum Command {
     /// Started by the guardian that waits for a rank on such a node
     #[command(hide = true)]
     Proxy(spare::Proxy),
-    /// What a restarted job is said to run
+    /// In the command line of a restarted job, in place of its program
     #[command(hide = true)]
     Restored,
 }
@@ -129,7 +129,7 @@ fn run(command: Command, images: &dyn ImageStore) -> Result<(), String> {
 
 /// The program; `images` writes and restores images.
 pub fn main(images: Arc<dyn ImageStore>) -> ExitCode {
-    // Started by orted in place of each rank's program, whose words are nobody else's business.
+    // Started by orted in place of each rank's program, whose arguments are not parsed here.
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     if let Some((first, program)) = words.split_first()
         && first == "guardian"
@@ -139,7 +139,7 @@ pub fn main(images: Arc<dyn ImageStore>) -> ExitCode {
     match run(Cli::parse().command, &*images) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            say!("{problem}");
+            report!("{problem}");
             ExitCode::FAILURE
         }
     }

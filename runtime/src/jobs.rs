@@ -64,7 +64,7 @@ pub fn running() -> Vec<Found> {
     all
 }
 
-/// The one that is meant: by its name or the beginning of it, or the only one there is.
+/// The job with this name or a name that begins with it; without a name, the only one there is.
 pub fn find(name: Option<&str>) -> Result<Found, String> {
     let all = running();
     let names: Vec<String> = all.iter().map(|(job, _)| job.clone()).collect();

@@ -2,11 +2,11 @@
 //!
 //! `DESIGN.md` in this folder names the parts and their rules.
 
-/// A line on standard error. Where nobody reads it any more, that is no reason to end: a guardian's
-/// program would end with it.
-macro_rules! say {
+/// Writes a line to standard error. A failure is ignored: a guardian that ended because nobody
+/// reads it would end its program, too.
+macro_rules! report {
     ($($words:tt)*) => {{
-        // In one piece: others write to the same place at the same time.
+        // One write: other processes write to the same descriptor.
         let text = format!("rustbtl: {}\n", format_args!($($words)*));
         let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
     }};

@@ -1,7 +1,6 @@
-//! A connection that carries control messages: nothing here ever waits.
+//! A connection for control messages that never blocks.
 
 use rustbtl_coordination::control::{ControlError, FrameBuffer, Message};
-use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, RawFd};
@@ -15,48 +14,33 @@ const SHORT_BYTES: usize = 2 << 10;
 const READ_BYTES: usize = 64 << 10;
 
 /// Why a connection is of no more use.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The other end has closed it, or it broke.
+    #[error(transparent)]
     Closed(io::Error),
-    /// What came makes no sense.
-    Control(ControlError),
+    /// What was received is no valid message.
+    #[error(transparent)]
+    Control(#[from] ControlError),
     /// The other end does not read.
+    #[error("the other end does not read")]
     Full,
-}
-
-impl fmt::Display for LinkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Closed(error) => error.fmt(f),
-            Self::Control(error) => error.fmt(f),
-            Self::Full => f.write_str("the other end does not read"),
-        }
-    }
-}
-
-impl std::error::Error for LinkError {}
-
-impl From<ControlError> for LinkError {
-    fn from(error: ControlError) -> Self {
-        Self::Control(error)
-    }
 }
 
 /// A stream of either kind.
 pub trait Stream: Read + Write + AsRawFd + Send {
-    /// Never wait from now on.
-    fn never_wait(&self) -> io::Result<()>;
+    /// Makes it non-blocking.
+    fn make_nonblocking(&self) -> io::Result<()>;
 }
 
 impl Stream for UnixStream {
-    fn never_wait(&self) -> io::Result<()> {
+    fn make_nonblocking(&self) -> io::Result<()> {
         self.set_nonblocking(true)
     }
 }
 
 impl Stream for TcpStream {
-    fn never_wait(&self) -> io::Result<()> {
+    fn make_nonblocking(&self) -> io::Result<()> {
         // A hint: without it messages are late, not lost.
         let _ = self.set_nodelay(true);
         self.set_nonblocking(true)
@@ -73,9 +57,9 @@ pub struct Link {
 }
 
 impl Link {
-    /// Over a stream whose other end is known.
+    /// Over a stream whose other end is authenticated.
     pub fn new(stream: impl Stream + 'static) -> io::Result<Self> {
-        stream.never_wait()?;
+        stream.make_nonblocking()?;
         let incoming = FrameBuffer::new();
         Ok(Self { stream: Box::new(stream), incoming, outgoing: Vec::new(), sent: 0 })
     }
@@ -95,7 +79,7 @@ impl Link {
         self.send_frame(&message.encode()?)
     }
 
-    /// Send a frame as it came.
+    /// Sends a frame that is encoded already.
     pub fn send_frame(&mut self, frame: &[u8]) -> Result<(), LinkError> {
         if self.outgoing.len() - self.sent + frame.len() > WAITING_BYTES_MAX {
             return Err(LinkError::Full);
@@ -123,7 +107,7 @@ impl Link {
         Ok(())
     }
 
-    /// Take what has arrived; the end of the connection is an error, but comes after everything
+    /// Reads what has arrived; the end of the connection is an error, but comes after everything
     /// that was sent before it.
     pub fn read(&mut self) -> Result<(), LinkError> {
         let mut piece = [0; SHORT_BYTES];
@@ -169,7 +153,7 @@ impl Link {
         }
     }
 
-    /// The next message that is whole.
+    /// The next message that has arrived completely.
     pub fn next_message<M: Message>(&mut self) -> Result<Option<M>, LinkError> {
         Ok(self.incoming.next_message()?)
     }
@@ -196,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_of_another_conversation_is_refused() {
+    fn a_message_of_another_protocol_is_refused() {
         let (one, two) = UnixStream::pair().unwrap();
         let (mut one, mut two) = (Link::new(one).unwrap(), Link::new(two).unwrap());
         one.send(&Request::Status {}).unwrap();

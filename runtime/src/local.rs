@@ -1,14 +1,14 @@
-//! Where a node keeps images without a directory that all nodes share: its own and copies of those
-//! of other nodes.
+//! Where a node keeps images without a directory that all nodes share: its own, and replicas of
+//! those of other nodes.
 //!
 //! ```text
 //! BASE/rustbtl-UID-NODE/       mode 0700, owner checked
-//!   JOB/lock                   held by everybody of the job who lives here
+//!   JOB/lock                   held by every process of the job on this node
 //!   JOB/checkpoint-N/rank-R.img …    as in a shared directory
 //!   JOB/output/rank-R          what was printed
 //! ```
-//! 1. Folders of jobs of which nobody holds the lock are leftovers: the next agent removes them.
-//! 2. Everything of a job goes with the last of its guardians, or with its orted.
+//! 1. A job's folder whose lock nobody holds is a leftover: the next agent removes it.
+//! 2. Everything of a job is removed with the last of its guardians, or with its orted.
 
 use crate::os;
 use crate::store;
@@ -18,8 +18,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 const LOCK: &str = "lock";
-/// What stays free for others.
-const SPARE_BYTES: u64 = 16 << 20;
+/// Space that stays free for others.
+const RESERVED_BYTES: u64 = 16 << 20;
 
 /// The folder of a job on this node, held.
 #[derive(Debug)]
@@ -36,8 +36,8 @@ pub fn folder(base: &Path, job: &str) -> PathBuf {
     base.join(format!("rustbtl-{}-{node}", os::euid())).join(job)
 }
 
-/// Where a node's temporary files are, by the folder that Open MPI has for the job's: that goes
-/// with orted, and nobody could find a leftover in it.
+/// Where a node's temporary files are, above the folder that Open MPI has for the job's: that is
+/// removed with orted, and nobody could find a leftover in it.
 pub fn default_base(tmp: &Path) -> PathBuf {
     let of_open_mpi = |path: &Path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -87,7 +87,7 @@ impl Local {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 other => other?,
             };
-            os::lock_together(&lock)?;
+            os::lock_shared(&lock)?;
             if is_lock_of(&lock, path)? {
                 return Ok(Self { path: path.to_owned(), lock });
             }
@@ -106,24 +106,24 @@ impl Local {
         for entry in fs::read_dir(user).into_iter().flatten().flatten() {
             let path = entry.path();
             if path != self.path && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                let _ = remove_if_dead(&path);
+                let _ = remove_if_unlocked(&path);
             }
         }
     }
 
-    /// The folder of a line, by what the coordinator calls it.
-    pub fn line(&self, name: &str) -> Option<PathBuf> {
-        line_below(&self.path, name)
+    /// The folder of a checkpoint, by what the coordinator calls it.
+    pub fn checkpoint(&self, name: &str) -> Option<PathBuf> {
+        checkpoint_below(&self.path, name)
     }
 }
 
-/// The folder of a line below the job's on this node, by what the coordinator calls it.
-pub fn line_below(path: &Path, name: &str) -> Option<PathBuf> {
-    let number = store::line_number(Path::new(name))?;
+/// The folder of a checkpoint below the job's on this node, by what the coordinator calls it.
+pub fn checkpoint_below(path: &Path, name: &str) -> Option<PathBuf> {
+    let number = store::checkpoint_number(Path::new(name))?;
     (name == format!("checkpoint-{number}")).then(|| path.join(name))
 }
 
-fn remove_if_dead(path: &Path) -> io::Result<()> {
+fn remove_if_unlocked(path: &Path) -> io::Result<()> {
     let lock = File::options().write(true).custom_flags(libc::O_NOFOLLOW).open(path.join(LOCK))?;
     if os::lock(&lock, false)? && is_lock_of(&lock, path)? {
         remove(path);
@@ -133,7 +133,7 @@ fn remove_if_dead(path: &Path) -> io::Result<()> {
 
 /// Remove everything of a job on this node, and the folder of the user if it was the last (2).
 pub fn remove(path: &Path) {
-    // The lock last: who is on its way here sees it or makes a new one.
+    // The lock last: a process that is about to enter sees it or makes a new one.
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
         if is_folder {
@@ -153,7 +153,7 @@ pub fn remove(path: &Path) {
 pub fn check_room(folder: &Path, bytes: u64) -> Result<(), String> {
     let shown = folder.display();
     let room = os::room(folder).map_err(|error| format!("{shown}: {error}"))?;
-    if room >= bytes.saturating_add(SPARE_BYTES) {
+    if room >= bytes.saturating_add(RESERVED_BYTES) {
         return Ok(());
     }
     Err(format!(
@@ -173,30 +173,30 @@ mod tests {
     }
 
     #[test]
-    fn leftovers_go_and_what_somebody_holds_stays() {
+    fn leftovers_are_removed_and_what_somebody_holds_stays() {
         let base = base("sweep");
-        let [mine, living, dead] = ["a", "b", "c"].map(|job| folder(&base, job));
+        let [mine, running, ended] = ["a", "b", "c"].map(|job| folder(&base, job));
         let own = Local::enter(&mine).unwrap();
-        let other = Local::enter(&living).unwrap();
-        drop(Local::enter(&dead).unwrap());
-        for path in [&mine, &living, &dead] {
+        let other = Local::enter(&running).unwrap();
+        drop(Local::enter(&ended).unwrap());
+        for path in [&mine, &running, &ended] {
             fs::create_dir(path.join("checkpoint-1")).unwrap();
             fs::write(path.join("checkpoint-1/rank-0.img"), "x").unwrap();
         }
         own.sweep();
         let there =
-            [&mine, &living, &dead].map(|path| path.join("checkpoint-1/rank-0.img").exists());
+            [&mine, &running, &ended].map(|path| path.join("checkpoint-1/rank-0.img").exists());
         assert_eq!(there, [true, true, false]);
-        assert!(!dead.exists());
+        assert!(!ended.exists());
         drop(other);
-        remove(&living);
+        remove(&running);
         remove(&mine);
         assert!(!mine.parent().unwrap().exists(), "the user's folder goes with the last");
         fs::remove_dir_all(&base).unwrap();
     }
 
     #[test]
-    fn who_comes_while_it_is_removed_gets_a_new_one() {
+    fn a_process_that_enters_while_it_is_removed_gets_a_new_one() {
         let base = base("race");
         let path = folder(&base, "a");
         let lock = {
@@ -219,8 +219,8 @@ mod tests {
     }
 
     #[test]
-    fn names_of_lines_lead_nowhere_else() {
-        let below = |name| line_below(Path::new("/l/j"), name);
+    fn names_of_checkpoints_lead_nowhere_else() {
+        let below = |name| checkpoint_below(Path::new("/l/j"), name);
         assert_eq!(below("checkpoint-7"), Some("/l/j/checkpoint-7".into()));
         for name in [
             "",

@@ -1,12 +1,12 @@
-//! The private directory of a job on a node, and how a guardian gets to the node's agent.
+//! The private directory of a job on a node, and how a guardian reaches the node's agent.
 //!
 //! ```text
 //! TMP/rustbtl-JOB/        mode 0700, owner checked
-//!   lock                  held while the agent is started or goes
+//!   lock                  held while the agent is started or ends
 //!   agent                 the agent's socket
 //! ```
-//! Whoever removes the directory holds the lock; whoever gets the lock of a directory that is gone
-//! begins again. So a guardian and a leaving agent cannot miss each other.
+//! Who removes the directory holds the lock; who gets the lock of a directory that was removed
+//! starts over. So a guardian always reaches an agent that serves it, not one that ends.
 
 use crate::os;
 use crate::settings;
@@ -38,18 +38,18 @@ impl NodeDirectory {
         tmp.join(format!("rustbtl-{job}"))
     }
 
-    /// Find or make it, and lock it.
+    /// Finds or makes it, and locks it.
     pub fn enter(path: &Path) -> io::Result<(Self, Locked)> {
         for _ in 0..1000 {
             os::private_directory(path)?;
-            let Some(handle) = gone(open_directory(path))? else { continue };
+            let Some(handle) = unless_removed(open_directory(path))? else { continue };
             let lock_path = path.join("lock");
             let mut options = File::options();
             options.create(true).truncate(false).write(true).mode(0o600);
             options.custom_flags(libc::O_NOFOLLOW);
-            let Some(lock) = gone(options.open(&lock_path))? else { continue };
+            let Some(lock) = unless_removed(options.open(&lock_path))? else { continue };
             os::lock(&lock, true)?;
-            let Some(now) = gone(fs::symlink_metadata(&lock_path))? else { continue };
+            let Some(now) = unless_removed(fs::symlink_metadata(&lock_path))? else { continue };
             if now.ino() == lock.metadata()?.ino() {
                 return Ok((Self::at(path, handle), Locked(lock)));
             }
@@ -57,7 +57,7 @@ impl NodeDirectory {
         Err(io::Error::other("it is removed again and again"))
     }
 
-    /// The directory of somebody who holds its lock for us.
+    /// The directory, whose lock the guardian that starts this agent holds.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self::at(path, open_directory(path)?))
     }
@@ -79,7 +79,7 @@ impl NodeDirectory {
         Ok(stream)
     }
 
-    /// Where the agent is reached from now on.
+    /// Makes the agent's socket.
     pub fn listen(&self) -> io::Result<UnixListener> {
         match fs::remove_file(self.socket()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -90,8 +90,8 @@ impl NodeDirectory {
         Ok(listener)
     }
 
-    /// Remove it, unless somebody holds the lock (false): then a guardian is on its way. What
-    /// another agent has made in the meantime stays.
+    /// Removes it, unless somebody holds the lock (false): then a guardian is about to connect. The
+    /// files of an agent that was started in the meantime stay.
     pub fn leave(&self) -> io::Result<bool> {
         let lock = File::options().write(true).open(self.path.join("lock"))?;
         if !os::lock(&lock, false)? {
@@ -115,7 +115,7 @@ fn open_directory(path: &Path) -> io::Result<File> {
 }
 
 /// `None` if it was removed in between.
-fn gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+fn unless_removed<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         other => other.map(Some),
@@ -162,7 +162,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_guardian_that_waits_for_the_lock_of_a_removed_directory_begins_again() {
+    fn a_guardian_that_waits_for_the_lock_of_a_removed_directory_starts_over() {
         let path = std::env::temp_dir().join(format!("rustbtl-node-{}", std::process::id()));
         let (first, lock) = NodeDirectory::enter(&path).unwrap();
         assert!(!first.leave().unwrap(), "it is locked");
@@ -175,10 +175,10 @@ mod tests {
         fs::remove_dir(&path).unwrap();
         drop(lock);
         other.join().unwrap().unwrap().unwrap();
-        let (again, lock) = NodeDirectory::enter(&path).unwrap();
-        let _listener = again.listen().unwrap();
+        let (second, lock) = NodeDirectory::enter(&path).unwrap();
+        let _listener = second.listen().unwrap();
         drop(lock);
-        assert!(again.leave().unwrap());
+        assert!(second.leave().unwrap());
         assert!(!path.exists());
     }
 

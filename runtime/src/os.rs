@@ -42,7 +42,7 @@ pub fn hostname() -> String {
     }
 }
 
-/// This very program once more, under the name that people look for.
+/// Starts this program once more, under its usual name.
 pub fn this_program() -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("rustbtl");
@@ -54,7 +54,7 @@ pub fn this_program() -> Command {
 pub struct Poll(Vec<libc::pollfd>);
 
 impl Poll {
-    /// Wait for reading, and for writing if asked; gives the place for [`Self::is_ready`].
+    /// Waits for reading, and for writing if `write`; returns the slot for [`Self::is_ready`].
     pub fn add(&mut self, fd: RawFd, write: bool) -> usize {
         let events = libc::POLLIN | if write { libc::POLLOUT } else { 0 };
         self.0.push(libc::pollfd { fd, events, revents: 0 });
@@ -82,9 +82,9 @@ impl Poll {
         }
     }
 
-    /// Did something happen there?
-    pub fn is_ready(&self, place: usize) -> bool {
-        self.0.get(place).is_some_and(|on| on.revents != 0)
+    /// Has the descriptor of this slot an event?
+    pub fn is_ready(&self, slot: usize) -> bool {
+        self.0.get(slot).is_some_and(|on| on.revents != 0)
     }
 }
 
@@ -241,7 +241,7 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Fork, and go on in a session of its own: no terminal, no process group that somebody else ends.
+/// Forks, and continues in a session of its own: no terminal, no process group that others end.
 /// True: in the process that was there before. Only while there is one thread.
 pub fn go_to_background() -> io::Result<bool> {
     // SAFETY: no other thread exists whose locks the child could find held.
@@ -264,8 +264,8 @@ pub fn lock(file: &File, wait: bool) -> io::Result<bool> {
     flock(file, libc::LOCK_EX | if wait { 0 } else { libc::LOCK_NB })
 }
 
-/// Lock it together with others who do the same; waits for one who has it alone.
-pub fn lock_together(file: &File) -> io::Result<()> {
+/// Takes a shared lock; waits for the holder of an exclusive one.
+pub fn lock_shared(file: &File) -> io::Result<()> {
     flock(file, libc::LOCK_SH).map(drop)
 }
 
@@ -307,9 +307,9 @@ pub fn inherit_as(fd: RawFd, number: RawFd) -> io::Result<()> {
     check(unsafe { libc::dup2(fd, number) }).map(drop)
 }
 
-/// Have the end of a node noticed that says nothing: as mpirun's component does with its daemons
-/// (CORRELATED_SILENCE in glue-c).
-pub fn notice_silence(socket: &impl AsRawFd) -> io::Result<()> {
+/// Has the kernel notice a node that fails without closing its connections, as mpirun's component
+/// does with its daemons (CORRELATED_SILENCE in glue-c).
+pub fn enable_keepalive(socket: &impl AsRawFd) -> io::Result<()> {
     let options = [
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 2),
@@ -326,8 +326,8 @@ pub fn notice_silence(socket: &impl AsRawFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Reading from it never waits from now on.
-pub fn never_wait(file: &impl AsRawFd) -> io::Result<()> {
+/// Makes reading from it non-blocking.
+pub fn set_nonblocking(file: &impl AsRawFd) -> io::Result<()> {
     let fd = file.as_raw_fd();
     // SAFETY: no pointers.
     let flags = check(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
@@ -335,9 +335,9 @@ pub fn never_wait(file: &impl AsRawFd) -> io::Result<()> {
     check(unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) }).map(drop)
 }
 
-/// A way to write to what the descriptor is of. It never waits if that can be had without changing
-/// the descriptor for others who hold it: of terminals and pipes.
-pub fn writer_that_never_waits(fd: BorrowedFd<'_>) -> io::Result<File> {
+/// A writer to what the descriptor refers to. It is non-blocking for terminals and pipes: only
+/// these can be opened anew without changing the descriptor for others who hold it.
+pub fn nonblocking_writer(fd: BorrowedFd<'_>) -> io::Result<File> {
     let copy = File::from(fd.try_clone_to_owned()?);
     let kind = copy.metadata()?.file_type();
     if !kind.is_fifo() && !fd.is_terminal() {
@@ -348,7 +348,7 @@ pub fn writer_that_never_waits(fd: BorrowedFd<'_>) -> io::Result<File> {
     Ok(options.open(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or(copy))
 }
 
-/// The standard input as it was; in its place there is nothing to read any more.
+/// Takes the standard input; in its place is /dev/null.
 pub fn take_stdin() -> io::Result<OwnedFd> {
     let taken = io::stdin().as_fd().try_clone_to_owned()?;
     let nothing = File::open("/dev/null")?;
@@ -454,8 +454,8 @@ pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// Make sure of a directory that is ours alone: made here, or found to belong to this user, to be
-/// no link and closed to everybody else.
+/// Makes a private directory, or checks that the one that exists belongs to this user, is no link,
+/// and is closed to others.
 pub fn private_directory(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -494,7 +494,7 @@ fn memory_available() -> u64 {
     kib_of(&text, "MemAvailable:").unwrap_or(u64::MAX)
 }
 
-/// Memory that a process has, in bytes; 0: it has gone.
+/// Memory that a process has, in bytes; 0: it has ended.
 pub fn memory_of(pid: Pid) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     kib_of(&text, "VmRSS:").unwrap_or(0)
@@ -505,8 +505,8 @@ fn kib_of(text: &str, key: &str) -> Option<u64> {
     value.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// This thread is less urgent than others from now on.
-pub fn be_slow() {
+/// Lowers the priority of the calling thread.
+pub fn lower_priority() {
     // SAFETY: plain numbers; 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
 }

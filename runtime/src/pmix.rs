@@ -1,9 +1,9 @@
-//! `rustbtl leave`: a client of Open MPI's runtime that comes and goes in the name of a rank.
+//! `rustbtl leave`: connects to Open MPI's runtime in the name of a rank, and disconnects.
 //!
-//! A program that was made anew from its image has no connection to the server any more, and cannot
-//! take its leave in MPI_Finalize; without that, mpirun takes its end for a failure. The server
-//! knows a client by name, rank and user, not by its process, so another process can do it: what
-//! it needs is in the environment that orted has given the guardian (FACTS-openmpi §5).
+//! A restarted program has no connection to the PMIx server any more, and cannot disconnect in
+//! MPI_Finalize; without that, mpirun takes its end for a failure. The server knows a client by
+//! name, rank and user, not by its process, so another process can do it: what it needs is in the
+//! environment that orted has given the guardian (FACTS-openmpi §5).
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::io::Read;
@@ -11,9 +11,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long it may take.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// What of its complaints is passed on.
-const SAID_BYTES_MAX: u64 = 2000;
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of its messages that are reported.
+const STDERR_BYTES_MAX: u64 = 2000;
 
 /// From PMIx's public interface, version 2 and later.
 type Init = unsafe extern "C" fn(*mut c_void, *mut c_void, usize) -> c_int;
@@ -42,7 +42,7 @@ fn own_library() -> Option<CString> {
     CString::new(there.into_os_string().into_encoded_bytes()).ok()
 }
 
-/// Come and go.
+/// Connects and disconnects.
 ///
 /// # Errors
 /// There is no PMIx library, or the server does not let this process in.
@@ -57,27 +57,27 @@ pub fn leave() -> Result<(), String> {
     let init: Init = unsafe { core::mem::transmute(init) };
     // SAFETY: the function's type, as PMIx declares it.
     let finalize: Finalize = unsafe { core::mem::transmute(finalize) };
-    // SAFETY: who we are is in the environment; no further wishes.
+    // SAFETY: the client's name is in the environment; no further options.
     let rc = unsafe { init(core::ptr::null_mut(), core::ptr::null_mut(), 0) };
     if rc != 0 {
         return Err(format!("PMIx_Init: {rc}"));
     }
-    // SAFETY: initialised; no further wishes.
+    // SAFETY: initialised; no further options.
     match unsafe { finalize(core::ptr::null_mut(), 0) } {
         0 => Ok(()),
         rc => Err(format!("PMIx_Finalize: {rc}")),
     }
 }
 
-/// Have it done by a process of its own: the library starts threads and takes descriptors.
+/// Does it in a process of its own: the library starts threads and opens descriptors.
 ///
 /// # Errors
-/// Why it was not: mpirun is going to say that the rank has ended improperly.
-pub fn have_left() -> Result<(), String> {
+/// Why it failed: mpirun will report that the rank has ended improperly.
+pub fn leave_in_child() -> Result<(), String> {
     let mut client = Command::new("/proc/self/exe");
     client.arg("leave").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut client = client.spawn().map_err(|error| error.to_string())?;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let status = loop {
         match client.try_wait() {
             Ok(Some(status)) => break status,
@@ -85,7 +85,7 @@ pub fn have_left() -> Result<(), String> {
             Ok(None) => {
                 let _ = client.kill();
                 let _ = client.wait();
-                return Err(format!("no answer in {} s", PATIENCE.as_secs()));
+                return Err(format!("no answer in {} s", TIMEOUT.as_secs()));
             }
             Err(error) => return Err(error.to_string()),
         }
@@ -93,10 +93,10 @@ pub fn have_left() -> Result<(), String> {
     if status.success() {
         return Ok(());
     }
-    let mut said = Vec::new();
+    let mut stderr = Vec::new();
     if let Some(from) = client.stderr {
-        let _ = from.take(SAID_BYTES_MAX).read_to_end(&mut said);
+        let _ = from.take(STDERR_BYTES_MAX).read_to_end(&mut stderr);
     }
-    let said = String::from_utf8_lossy(&said);
-    Err(format!("{status}; {}", said.trim().replace('\n', "; ")))
+    let stderr = String::from_utf8_lossy(&stderr);
+    Err(format!("{status}; {}", stderr.trim().replace('\n', "; ")))
 }

@@ -1,9 +1,9 @@
-//! What mpirun's component tells guardians through the environment of the job.
+//! The settings that mpirun's component gives to guardians in the environment of the job.
 
 use crate::auth::Secret;
 use crate::local;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
-use rustbtl_process::outside::Compression;
+use rustbtl_process::dump::Compression;
 use std::ffi::OsString;
 use std::fmt::{self, Display, Formatter};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -16,18 +16,18 @@ pub const JOB: &str = "RUSTBTL_JOB";
 pub const SECRET: &str = "RUSTBTL_SECRET";
 /// Port of the coordinator, a blank, and mpirun's own address as Open MPI writes it.
 pub const COORDINATOR: &str = "RUSTBTL_COORDINATOR";
-/// Folder of the line that the job restarts from.
+/// Folder of the checkpoint that the job restarts from.
 pub const RESTORE: &str = "RUSTBTL_RESTORE";
 /// How images are written: [`Images`] as text.
 pub const IMAGES: &str = "RUSTBTL_IMAGES";
-/// Folder of the job in the directory for lines.
+/// Folder of the job in the checkpoint directory.
 pub const FOLDER: &str = "RUSTBTL_FOLDER";
-/// Base of the folder in which each node keeps images, where there is no folder that all share;
+/// Base of the folder in which each node keeps images, if there is no folder that all share;
 /// empty: the node's temporary files.
 pub const LOCAL: &str = "RUSTBTL_LOCAL";
-/// The incarnation that a restored rank runs in, where its job goes on without it meanwhile.
+/// The incarnation that a restarted rank runs in, where its job keeps running meanwhile.
 pub const INCARNATION: &str = "RUSTBTL_INCARNATION";
-/// 1: others of its job go on while the rank is restored.
+/// 1: other ranks of the job keep running while this one is restarted.
 pub const ALONE: &str = "RUSTBTL_ALONE";
 /// What was printed of a rank whose guardian another one has started: [`Printed`] as text.
 pub const PRINTED: &str = "RUSTBTL_PRINTED";
@@ -39,11 +39,11 @@ pub const GUARDIAN_FD: &str = "RUSTBTL_GUARDIAN_FD";
 pub const GUARDIAN_FD_NUMBER: i32 = 199;
 /// Where the node's directory goes, if not into the session's.
 pub const TMP: &str = "RUSTBTL_TMP";
-/// Tests: folder with the points of a line at which guardians wait (`guardian/hold.rs`).
-pub const HOLD: &str = "RUSTBTL_FAILPOINTS";
+/// Tests: folder with the points at which guardians wait (`guardian/failpoints.rs`).
+pub const FAILPOINTS: &str = "RUSTBTL_FAILPOINTS";
 /// All of them: programs see only the last.
 pub const ALL: [&str; 14] = [
-    HOLD,
+    FAILPOINTS,
     ALONE,
     PRINTED,
     PRINTS,
@@ -68,11 +68,11 @@ pub struct Settings {
     pub secret: Secret,
     /// Where the coordinator may be.
     pub coordinator: Vec<SocketAddr>,
-    /// The line to restore from.
+    /// The checkpoint to restore from.
     pub restore: Option<PathBuf>,
     /// In which incarnation; 0: the one after that of the image.
     pub incarnation: Incarnation,
-    /// Others go on meanwhile, and may have written to the files that it writes to.
+    /// Other ranks keep running meanwhile, and may have written to the files that it writes to.
     pub alone: bool,
     /// Where the job keeps what outlives it.
     pub folder: Option<PathBuf>,
@@ -90,30 +90,30 @@ pub struct Settings {
     pub tmp: PathBuf,
 }
 
-/// Why there is no guarding.
+/// Why a guardian does not protect its program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NoSettings {
-    /// Nobody asked for it.
-    Unasked,
-    /// A variable makes no sense.
-    Bad(&'static str),
+    /// The job is not protected.
+    NotRequested,
+    /// A variable has no valid value.
+    Invalid(&'static str),
 }
 
 impl Settings {
     /// From the environment, through `get`.
     pub fn read(get: impl Fn(&str) -> Option<OsString>) -> Result<Self, NoSettings> {
         let text = |name: &str| get(name).and_then(|value| value.into_string().ok());
-        let place = text(COORDINATOR).ok_or(NoSettings::Unasked)?;
+        let coordinator = text(COORDINATOR).ok_or(NoSettings::NotRequested)?;
         // Open MPI sets it for each process; without it this is no process of a job.
-        let rank = text("OMPI_COMM_WORLD_RANK").ok_or(NoSettings::Unasked)?;
-        let rank = rank.parse().map_err(|_| NoSettings::Bad("OMPI_COMM_WORLD_RANK"))?;
+        let rank = text("OMPI_COMM_WORLD_RANK").ok_or(NoSettings::NotRequested)?;
+        let rank = rank.parse().map_err(|_| NoSettings::Invalid("OMPI_COMM_WORLD_RANK"))?;
         let size = text("OMPI_COMM_WORLD_SIZE").and_then(|size| size.parse().ok());
         let size =
-            size.filter(|size| rank < *size).ok_or(NoSettings::Bad("OMPI_COMM_WORLD_SIZE"))?;
-        let job = text(JOB).filter(|job| is_job_name(job)).ok_or(NoSettings::Bad(JOB))?;
+            size.filter(|size| rank < *size).ok_or(NoSettings::Invalid("OMPI_COMM_WORLD_SIZE"))?;
+        let job = text(JOB).filter(|job| is_job_name(job)).ok_or(NoSettings::Invalid(JOB))?;
         let secret = text(SECRET).and_then(|digits| unhex(&digits));
-        let secret = secret.ok_or(NoSettings::Bad(SECRET))?;
-        let coordinator = addresses(&place).ok_or(NoSettings::Bad(COORDINATOR))?;
+        let secret = secret.ok_or(NoSettings::Invalid(SECRET))?;
+        let coordinator = addresses(&coordinator).ok_or(NoSettings::Invalid(COORDINATOR))?;
         let path = |name| get(name).filter(|path| !path.is_empty()).map(PathBuf::from);
         let (restore, folder) = (path(RESTORE), path(FOLDER));
         let tmp = get(TMP).or_else(|| get("PMIX_SERVER_TMPDIR")).or_else(|| get("TMPDIR"));
@@ -125,12 +125,12 @@ impl Settings {
         });
         let rank = PeerId(rank);
         let incarnation = match text(INCARNATION) {
-            Some(number) => number.parse().map_err(|_| NoSettings::Bad(INCARNATION))?,
+            Some(number) => number.parse().map_err(|_| NoSettings::Invalid(INCARNATION))?,
             None => 0,
         };
         let incarnation = Incarnation(incarnation);
         let printed = match text(PRINTED) {
-            Some(text) => Some(text.parse().map_err(|()| NoSettings::Bad(PRINTED))?),
+            Some(text) => Some(text.parse().map_err(|()| NoSettings::Invalid(PRINTED))?),
             None => None,
         };
         let alone = text(ALONE).is_some_and(|alone| alone == "1");
@@ -158,7 +158,7 @@ impl Settings {
 pub struct Printed {
     /// Bytes of its standard output and standard error.
     pub bytes: [u64; 2],
-    /// So much has come to mpirun. Otherwise it was handed on, and more may have been.
+    /// mpirun has received so much. Otherwise so much was forwarded, or more.
     pub exact: bool,
 }
 
@@ -190,7 +190,7 @@ pub struct Images {
     pub full_every: u32,
 }
 
-/// Longest row of images that build on each other.
+/// Longest chain of incremental images.
 pub const FULL_EVERY_MAX: u32 = 255;
 
 impl Default for Images {
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told_from_what_is_wrong() {
+    fn a_missing_variable_is_not_taken_for_an_invalid_one() {
         let good = [
             (JOB, "a-1"),
             (SECRET, &"0f".repeat(32)),
@@ -321,13 +321,13 @@ mod tests {
         let settings = read("", None).ok().unwrap();
         assert_eq!((settings.rank, settings.size), (PeerId(1), 2));
         assert_eq!(settings.secret, [15; 32]);
-        assert_eq!(read(COORDINATOR, None).err(), Some(NoSettings::Unasked));
-        assert_eq!(read("OMPI_COMM_WORLD_RANK", None).err(), Some(NoSettings::Unasked));
+        assert_eq!(read(COORDINATOR, None).err(), Some(NoSettings::NotRequested));
+        assert_eq!(read("OMPI_COMM_WORLD_RANK", None).err(), Some(NoSettings::NotRequested));
         assert_eq!(
             read("OMPI_COMM_WORLD_RANK", Some("2")).err(),
-            Some(NoSettings::Bad("OMPI_COMM_WORLD_SIZE"))
+            Some(NoSettings::Invalid("OMPI_COMM_WORLD_SIZE"))
         );
-        assert_eq!(read(SECRET, Some("0f")).err(), Some(NoSettings::Bad(SECRET)));
-        assert_eq!(read(JOB, Some("../x")).err(), Some(NoSettings::Bad(JOB)));
+        assert_eq!(read(SECRET, Some("0f")).err(), Some(NoSettings::Invalid(SECRET)));
+        assert_eq!(read(JOB, Some("../x")).err(), Some(NoSettings::Invalid(JOB)));
     }
 }

@@ -1,5 +1,5 @@
-//! Lines on the disk: `DIR/JOB/checkpoint-N/rank-R.img` and `manifest.json`, which is written last.
-//! A line without a manifest is not a line.
+//! Checkpoints on the disk: `DIR/JOB/checkpoint-N/rank-R.img` and `manifest.json`, which is written
+//! last. Without a manifest a checkpoint does not count.
 
 use crate::os;
 use crate::settings::{hex, is_job_name};
@@ -20,7 +20,7 @@ const MANIFEST: &str = "manifest.json";
 /// What happened to the job; its coordinator holds a lock on it.
 pub const EVENTS: &str = "events.jsonl";
 
-/// An image of a line.
+/// An image of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Image {
@@ -38,7 +38,7 @@ pub struct Image {
     pub checksum: u64,
 }
 
-/// Which ranks a line is of.
+/// Which ranks a checkpoint has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -48,7 +48,7 @@ pub enum Kind {
     Global,
 }
 
-/// What there is to know about a line.
+/// What there is to know about a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
@@ -56,8 +56,9 @@ pub struct Manifest {
     pub format: u32,
     /// Name of the job.
     pub job: String,
-    /// Number of the line.
-    pub line: u64,
+    /// Its number.
+    #[serde(rename = "line")]
+    pub checkpoint: u64,
     /// Of whom.
     pub kind: Kind,
     /// Milliseconds since 1970 when it was complete.
@@ -77,23 +78,23 @@ struct Sealed {
     sha256: String,
 }
 
-/// A line that is on the disk.
+/// A checkpoint that is on the disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Line {
+pub struct StoredCheckpoint {
     /// Its folder.
     pub folder: PathBuf,
     /// What it holds.
     pub manifest: Manifest,
 }
 
-/// Number of the line in this folder, by its name.
-pub fn line_number(folder: &Path) -> Option<CheckpointId> {
+/// Number of the checkpoint in this folder, by its name.
+pub fn checkpoint_number(folder: &Path) -> Option<CheckpointId> {
     folder.file_name()?.to_str()?.strip_prefix("checkpoint-")?.parse().ok().map(CheckpointId)
 }
 
-/// Folder of a line.
-pub fn folder(directory: &Path, job: &str, line: CheckpointId) -> PathBuf {
-    directory.join(job).join(format!("checkpoint-{line}"))
+/// Folder of a checkpoint.
+pub fn folder(directory: &Path, job: &str, checkpoint: CheckpointId) -> PathBuf {
+    directory.join(job).join(format!("checkpoint-{checkpoint}"))
 }
 
 impl Manifest {
@@ -110,7 +111,7 @@ impl Manifest {
         Ok(hex(&Sha256::digest(text.as_bytes())))
     }
 
-    /// Make it durable as the last file of its line.
+    /// Make it durable as the last file of its checkpoint.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
         os::make_folders(folder)?;
         let sealed = Sealed { manifest: self.clone(), sha256: self.seal()? };
@@ -149,23 +150,23 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Does it make sense?
+    /// Is it consistent?
     fn check(&self) -> Result<(), String> {
-        if !is_job_name(&self.job) || self.line == 0 {
-            return Err("names no job or no line".into());
+        if !is_job_name(&self.job) || self.checkpoint == 0 {
+            return Err("names no job or no checkpoint".into());
         }
         let ascending = self.images.windows(2).all(|pair| pair[0].rank < pair[1].rank);
         let inside = self.images.iter().all(|image| image.rank < self.size);
-        let whole = self.kind == Kind::Set || self.images.len() == self.size as usize;
-        if ascending && inside && whole && !self.images.is_empty() {
+        let complete = self.kind == Kind::Set || self.images.len() == self.size as usize;
+        if ascending && inside && complete && !self.images.is_empty() {
             return Ok(());
         }
         Err("its images are not those of its ranks".into())
     }
 }
 
-impl Line {
-    /// The line in this folder.
+impl StoredCheckpoint {
+    /// The checkpoint in this folder.
     pub fn read(folder: &Path) -> Result<Self, String> {
         Manifest::read(folder).map(|manifest| Self { folder: folder.to_owned(), manifest })
     }
@@ -198,57 +199,61 @@ impl Line {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Found {
     /// In order of time.
-    pub lines: Vec<Line>,
-    /// Folders of lines that never were complete: the job ended while they were taken.
+    pub checkpoints: Vec<StoredCheckpoint>,
+    /// Folders of checkpoints that were never completed: the job ended while they were taken.
     pub unfinished: Vec<PathBuf>,
     /// What cannot be used, and why.
     pub problems: Vec<String>,
 }
 
-/// What is in a directory of lines, or of one job, or of one line.
+/// What is in a directory of checkpoints, or of one job, or of one checkpoint.
 pub fn list(directory: &Path) -> Result<Found, String> {
     let mut found = Found::default();
-    let mut look = |folder: &Path| match Line::read(folder) {
-        Ok(line) => found.lines.push(line),
+    let mut add = |folder: &Path| match StoredCheckpoint::read(folder) {
+        Ok(checkpoint) => found.checkpoints.push(checkpoint),
         Err(_) if !folder.join(MANIFEST).exists() => found.unfinished.push(folder.to_owned()),
         Err(problem) => found.problems.push(problem),
     };
     if directory.join(MANIFEST).exists() {
-        look(directory);
+        add(directory);
     } else {
         for folder in folders(directory)? {
-            if is_line(&folder) {
-                look(&folder);
+            if is_checkpoint(&folder) {
+                add(&folder);
             } else {
-                for folder in folders(&folder)?.iter().filter(|folder| is_line(folder)) {
-                    look(folder);
+                for folder in folders(&folder)?.iter().filter(|folder| is_checkpoint(folder)) {
+                    add(folder);
                 }
             }
         }
     }
-    found.lines.sort_by_key(|line| (line.manifest.unix_ms, line.manifest.line));
+    found
+        .checkpoints
+        .sort_by_key(|checkpoint| (checkpoint.manifest.unix_ms, checkpoint.manifest.checkpoint));
     Ok(found)
 }
 
-/// The newest line from which a whole job can be restarted.
-pub fn newest_global(directory: &Path) -> Result<Line, String> {
-    let Found { lines, unfinished, mut problems } = list(directory)?;
+/// The newest checkpoint from which a whole job can be restarted.
+pub fn newest_global(directory: &Path) -> Result<StoredCheckpoint, String> {
+    let Found { checkpoints, unfinished, mut problems } = list(directory)?;
     problems.extend(unfinished.iter().map(|folder| format!("{}: unfinished", folder.display())));
-    for line in lines.into_iter().rev().filter(|line| line.manifest.kind == Kind::Global) {
-        let missing = line.missing();
+    for checkpoint in
+        checkpoints.into_iter().rev().filter(|checkpoint| checkpoint.manifest.kind == Kind::Global)
+    {
+        let missing = checkpoint.missing();
         if missing.is_empty() {
-            return Ok(line);
+            return Ok(checkpoint);
         }
         problems.extend(missing);
     }
-    let mut text = format!("{} has no complete global line", directory.display());
+    let mut text = format!("{} has no complete global checkpoint", directory.display());
     if !problems.is_empty() {
         text = format!("{text}. What is there cannot be used:\n  {}", problems.join("\n  "));
     }
     Err(text)
 }
 
-fn is_line(folder: &Path) -> bool {
+fn is_checkpoint(folder: &Path) -> bool {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     name.strip_prefix("checkpoint-").is_some_and(|number| number.parse::<u64>().is_ok())
 }
@@ -262,34 +267,36 @@ fn folders(directory: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(all)
 }
 
-/// Remove what a job that was killed has left of images it was writing; how many files. Nothing if
-/// the job's coordinator lives, or if that cannot be found out.
-pub fn remove_half_images(job: &Path) -> usize {
+/// Removes incomplete images of a job that was killed; returns how many files. Nothing if the job's
+/// coordinator runs, or if that cannot be found out.
+pub fn remove_incomplete_images(job: &Path) -> usize {
     let events = File::options().append(true).open(job.join(EVENTS));
     let Some(events) = events.ok().filter(|events| os::lock(events, false).unwrap_or(false)) else {
         return 0;
     };
     let mut removed = 0;
-    for line in folders(job).unwrap_or_default().into_iter().filter(|folder| is_line(folder)) {
-        for entry in fs::read_dir(&line).into_iter().flatten().flatten() {
+    for checkpoint in
+        folders(job).unwrap_or_default().into_iter().filter(|folder| is_checkpoint(folder))
+    {
+        for entry in fs::read_dir(&checkpoint).into_iter().flatten().flatten() {
             let name = entry.file_name();
-            let half = name.to_str().is_some_and(|name| {
+            let incomplete = name.to_str().is_some_and(|name| {
                 let known = name.starts_with("rank-") || name.starts_with(MANIFEST);
                 known && name.ends_with(".tmp")
             });
-            if half && fs::remove_file(entry.path()).is_ok() {
+            if incomplete && fs::remove_file(entry.path()).is_ok() {
                 removed += 1;
             }
         }
-        // Of a line that has nothing else.
-        let _ = fs::remove_dir(&line);
+        // If it is empty now.
+        let _ = fs::remove_dir(&checkpoint);
     }
     drop(events);
     removed
 }
 
-/// Make a line no line any more: the manifest goes first.
-pub fn forget(folder: &Path) {
+/// Removes a checkpoint's manifest first: from then on it does not count.
+pub fn remove_manifest(folder: &Path) {
     if fs::remove_file(folder.join(MANIFEST)).is_ok() {
         let _ = os::sync_directory(folder);
     }
@@ -301,7 +308,7 @@ pub fn forget(folder: &Path) {
 mod tests {
     use super::*;
 
-    fn manifest(line: u64, kind: Kind) -> Manifest {
+    fn manifest(checkpoint: u64, kind: Kind) -> Manifest {
         let image = |rank| Image {
             rank,
             set: rank / 2 * 2,
@@ -314,9 +321,9 @@ mod tests {
         Manifest {
             format: FORMAT,
             job: "job-1".into(),
-            line,
+            checkpoint,
             kind,
-            unix_ms: line,
+            unix_ms: checkpoint,
             size: 4,
             command: vec!["./a".into()],
             images: if kind == Kind::Set { images[..2].to_vec() } else { images },
@@ -324,24 +331,24 @@ mod tests {
     }
 
     #[test]
-    fn half_images_go_when_their_job_has_gone() {
-        let job = scratch("half-images");
-        let line = job.join("checkpoint-2");
-        let (whole, other) = (job.join("checkpoint-1/rank-0.img"), job.join("notes.tmp"));
-        for folder in [&line, &job.join("checkpoint-1")] {
+    fn incomplete_images_are_removed_when_their_job_has_ended() {
+        let job = scratch("incomplete-images");
+        let checkpoint = job.join("checkpoint-2");
+        let (complete, other) = (job.join("checkpoint-1/rank-0.img"), job.join("notes.tmp"));
+        for folder in [&checkpoint, &job.join("checkpoint-1")] {
             fs::create_dir_all(folder).unwrap();
         }
-        let halves = ["rank-0.img.tmp", "rank-1.img.tmp.tmp", "manifest.json.tmp"];
-        for file in halves.map(|half| line.join(half)).iter().chain([&whole, &other]) {
+        let incomplete = ["rank-0.img.tmp", "rank-1.img.tmp.tmp", "manifest.json.tmp"];
+        for file in incomplete.map(|name| checkpoint.join(name)).iter().chain([&complete, &other]) {
             fs::write(file, "x").unwrap();
         }
-        assert_eq!(remove_half_images(&job), 0, "whose job it is cannot be known");
+        assert_eq!(remove_incomplete_images(&job), 0, "whose job it is cannot be known");
         let coordinator = File::create(job.join(EVENTS)).unwrap();
         assert!(os::lock(&coordinator, true).unwrap());
-        assert_eq!(remove_half_images(&job), 0, "the job runs");
+        assert_eq!(remove_incomplete_images(&job), 0, "the job runs");
         drop(coordinator);
-        assert_eq!(remove_half_images(&job), halves.len());
-        assert!(whole.exists() && other.exists() && !line.exists());
+        assert_eq!(remove_incomplete_images(&job), incomplete.len());
+        assert!(complete.exists() && other.exists() && !checkpoint.exists());
         fs::remove_dir_all(job).unwrap();
     }
 
@@ -352,12 +359,12 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_found_when_its_manifest_is_written_and_not_before() {
+    fn a_checkpoint_is_found_when_its_manifest_is_written_and_not_before() {
         let base = scratch("store");
-        let make = |line: u64, kind| {
-            let folder = folder(&base, "job-1", CheckpointId(line));
+        let make = |checkpoint: u64, kind| {
+            let folder = folder(&base, "job-1", CheckpointId(checkpoint));
             fs::create_dir_all(&folder).unwrap();
-            let manifest = manifest(line, kind);
+            let manifest = manifest(checkpoint, kind);
             for image in &manifest.images {
                 fs::write(folder.join(format!("rank-{}.img", image.rank)), "abc").unwrap();
             }
@@ -369,7 +376,7 @@ mod tests {
         let (second, manifest_2) = make(2, Kind::Set);
         manifest_2.write(&second).unwrap();
         assert_eq!(newest_global(&base).unwrap().manifest, manifest_1);
-        assert_eq!(list(&base).unwrap().lines.len(), 2);
+        assert_eq!(list(&base).unwrap().checkpoints.len(), 2);
         fs::create_dir(base.join("job-1/checkpoint-9")).unwrap();
         let found = list(&base).unwrap();
         assert_eq!(found.unfinished, [base.join("job-1/checkpoint-9")], "which is no damage");
@@ -378,11 +385,28 @@ mod tests {
         let (third, manifest_3) = make(3, Kind::Global);
         manifest_3.write(&third).unwrap();
         fs::write(third.join("rank-2.img"), "ab").unwrap();
-        assert_eq!(newest_global(&base).unwrap().manifest.line, 1, "a damaged one is passed over");
-        forget(&first);
+        assert_eq!(
+            newest_global(&base).unwrap().manifest.checkpoint,
+            1,
+            "a damaged one is passed over"
+        );
+        remove_manifest(&first);
         let why = newest_global(&base).unwrap_err();
         assert!(why.contains("rank-2.img has 2 bytes, it should have 3"), "{why}");
         fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn the_keys_of_a_manifest_are_those_of_format_1() {
+        let text = serde_json::to_string(&manifest(7, Kind::Set)).unwrap();
+        let image = |rank| {
+            format!(
+                r#"{{"rank":{rank},"set":0,"node":"n0","bytes":3,"raw_bytes":4096,"checksum":7}}"#
+            )
+        };
+        let head = r#"{"format":1,"job":"job-1","line":7,"kind":"set","unix_ms":7,"size":4,"#;
+        let rest = r#""command":["./a"],"images":["#;
+        assert_eq!(text, format!("{head}{rest}{},{}]}}", image(0), image(1)));
     }
 
     #[test]

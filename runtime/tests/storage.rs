@@ -1,4 +1,4 @@
-//! Images that nodes keep themselves, and copies of them on others: real agents, pretended ranks.
+//! Images that nodes keep themselves, and replicas of them on others: real agents, pretended ranks.
 
 mod common;
 
@@ -16,7 +16,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where a node keeps images.
 fn folder(job: &Job, node: &str) -> PathBuf {
@@ -24,9 +24,9 @@ fn folder(job: &Job, node: &str) -> PathBuf {
     job.scratch.0.join("local").join(user).join(&job.name)
 }
 
-/// What there is of a line on a node.
-fn files(job: &Job, node: &str, line: u32) -> Vec<String> {
-    let entries = fs::read_dir(folder(job, node).join(format!("checkpoint-{line}")));
+/// Files of a checkpoint on a node.
+fn files(job: &Job, node: &str, checkpoint: u32) -> Vec<String> {
+    let entries = fs::read_dir(folder(job, node).join(format!("checkpoint-{checkpoint}")));
     let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
     let mut all: Vec<String> = entries.into_iter().flatten().flatten().map(name).collect();
     all.sort();
@@ -49,13 +49,14 @@ fn address(job: &Job, node: &str) -> SocketAddr {
     status["shelves"][node].as_str().expect("a node").parse().expect("an address")
 }
 
-/// A connection to the agent of a node from somebody who knows the secret.
+/// An authenticated connection to the agent of a node.
 fn connect(job: &Job, node: &str) -> TcpStream {
     let secret = settings::unhex(&job.secret).expect("a secret");
-    auth::connect(Host::Shelf, &[address(job, node)], &secret, PATIENCE).expect("a connection")
+    auth::connect(Host::ReplicaServer, &[address(job, node)], &secret, TIMEOUT)
+        .expect("a connection")
 }
 
-fn say(stream: &mut TcpStream, messages: &[ToReplicaServer]) {
+fn send(stream: &mut TcpStream, messages: &[ToReplicaServer]) {
     for message in messages {
         stream.write_all(&message.encode().expect("a frame")).expect("it reads");
     }
@@ -74,7 +75,7 @@ fn begin() -> ToReplicaServer {
 }
 
 #[test]
-fn images_and_copies_are_there_when_a_line_is_complete_and_go_with_it_and_with_the_job() {
+fn images_and_replicas_are_there_when_a_checkpoint_is_complete_and_go_with_it_and_with_the_job() {
     let mut job = Job::start_local(4, 1).ranks();
     job.wait_until_ready();
     let (code, text) = job.checkpoint(&["--all", "--wait"]);
@@ -86,11 +87,11 @@ fn images_and_copies_are_there_when_a_line_is_complete_and_go_with_it_and_with_t
         |node: &str| fs::read(folder(&job, node).join("checkpoint-1/rank-2.img")).expect("it");
     assert_eq!(image("n0"), image("n1"));
     let status = job.status();
-    assert_eq!(status["lines"][0]["held"][2]["nodes"], serde_json::json!(["n0", "n1"]));
+    assert_eq!(status["checkpoints"][0]["held"][2]["nodes"], serde_json::json!(["n0", "n1"]));
     let (code, text) = job.checkpoint(&["--all", "--wait"]);
     assert_eq!(code, 0, "{text}");
     for node in ["n0", "n1"] {
-        wait_for("the old line goes", || files(&job, node, 1).is_empty());
+        wait_for("the old checkpoint is removed", || files(&job, node, 1).is_empty());
         assert_eq!(files(&job, node, 2), ALL, "{node}");
     }
     assert_eq!(job.finish(), [0; 4]);
@@ -98,7 +99,7 @@ fn images_and_copies_are_there_when_a_line_is_complete_and_go_with_it_and_with_t
 }
 
 #[test]
-fn without_copies_each_node_has_its_own_only() {
+fn without_replicas_each_node_has_its_own_images_only() {
     let mut job = Job::start_local(4, 0).ranks();
     job.wait_until_ready();
     assert_eq!(job.checkpoint(&["--all", "--wait"]).0, 0);
@@ -122,15 +123,15 @@ fn what_is_changed_on_the_wire_is_refused_and_leaves_nothing() {
         ToReplicaServer::Commit {},
     ];
     let mut stream = connect(&job, "n1");
-    say(&mut stream, &wrong);
+    send(&mut stream, &wrong);
     let Some(FromReplicaServer::Refused { reason }) = answer(&mut stream) else {
         panic!("refused")
     };
     assert!(reason.contains("node n1") && reason.contains("checksum"), "{reason}");
-    // Half of one, and what makes no sense.
+    // Half of one, and messages in a wrong order.
     for some in [&wrong[..3], &wrong[1..2], &[begin(), ToReplicaServer::Commit {}]] {
         let mut stream = connect(&job, "n1");
-        say(&mut stream, some);
+        send(&mut stream, some);
         assert!(matches!(answer(&mut stream), Some(FromReplicaServer::Refused { .. })));
     }
     let mut stream = connect(&job, "n1");
@@ -143,19 +144,19 @@ fn what_is_changed_on_the_wire_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn a_stranger_without_the_secret_brings_nothing() {
+fn a_peer_without_the_secret_stores_nothing() {
     let mut job = Job::start_local(4, 1).ranks();
     job.wait_until_ready();
     let address = address(&job, "n1");
-    let refused = auth::connect(Host::Shelf, &[address], &[7; 32], PATIENCE).unwrap_err();
+    let refused = auth::connect(Host::ReplicaServer, &[address], &[7; 32], TIMEOUT).unwrap_err();
     assert!(refused.contains("secret"), "{refused}");
-    // One who does not ask.
+    // One that skips the handshake.
     let mut stream = TcpStream::connect(address).expect("a connection");
-    say(&mut stream, &[begin(), ToReplicaServer::File { part: 0, bytes: 0 }]);
-    let mut said = Vec::new();
-    let _ = stream.read_to_end(&mut said);
-    assert!(said.is_empty(), "strangers get nothing");
-    // Many that say nothing at all.
+    send(&mut stream, &[begin(), ToReplicaServer::File { part: 0, bytes: 0 }]);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    assert!(answer.is_empty(), "unauthenticated peers are answered nothing");
+    // Many that send nothing at all.
     let silent: Vec<_> = (0..40).filter_map(|_| TcpStream::connect(address).ok()).collect();
     let (code, text) = job.checkpoint(&["--all", "--wait"]);
     assert_eq!(code, 0, "{text}");
@@ -165,38 +166,38 @@ fn a_stranger_without_the_secret_brings_nothing() {
 }
 
 #[test]
-fn a_partner_that_dies_in_the_middle_costs_the_line_and_nothing_else() {
+fn a_partner_that_fails_in_the_middle_aborts_the_checkpoint_and_nothing_else() {
     let mut job = Job::start_local(4, 1).ranks();
     job.wait_until_ready();
     let pid = agent_pid(&job, "n1").expect("an agent");
     os::kill(pid, libc::SIGSTOP);
-    // That of its own set waits for the other.
+    // The set's own checkpoint waits for its replica on the other node.
     assert_eq!(job.checkpoint(&[]).0, 0);
     wait_for("the own image", || files(&job, "n0", 1).contains(&"rank-0.img".to_owned()));
     os::kill(pid, libc::SIGKILL);
     wait_for("it is noticed", || agent_pid(&job, "n1").is_some_and(|now| now != pid));
     job.wait_until_ready();
     let done = || job.checkpoint(&["--all", "--wait"]).0 == 0;
-    wait_for("a line with copies", done);
-    let lines = job.status()["lines"].as_array().expect("lines").clone();
-    let line = lines.last().expect("a line")["line"].as_u64().expect("a number") as u32;
+    wait_for("a checkpoint with replicas", done);
+    let all = job.status()["checkpoints"].as_array().expect("checkpoints").clone();
+    let last = all.last().expect("a checkpoint")["checkpoint"].as_u64().expect("a number") as u32;
     for node in ["n0", "n1"] {
-        wait_for("its files", || files(&job, node, line) == ALL);
-        wait_for("and no others", || (1..line).all(|line| files(&job, node, line).is_empty()));
+        wait_for("its files", || files(&job, node, last) == ALL);
+        wait_for("and no others", || (1..last).all(|older| files(&job, node, older).is_empty()));
     }
     assert_eq!(job.finish(), [0; 4]);
     job.end();
 }
 
 #[test]
-fn leftovers_of_dead_jobs_go() {
-    let dead = {
+fn leftovers_of_ended_jobs_are_removed() {
+    let leftover = {
         let job = Job::start_local(2, 1);
-        let path = folder(&job, "n0").with_file_name("dead-1");
+        let path = folder(&job, "n0").with_file_name("ended-1");
         fs::create_dir_all(path.join("checkpoint-1")).expect("a folder");
-        for place in [path.parent().expect("a folder"), &path] {
+        for folder in [path.parent().expect("a folder"), &path] {
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-            fs::set_permissions(place, mode).expect("permissions");
+            fs::set_permissions(folder, mode).expect("permissions");
         }
         fs::write(path.join("lock"), "").expect("a file");
         fs::write(path.join("checkpoint-1/rank-0.img"), "").expect("a file");
@@ -206,5 +207,5 @@ fn leftovers_of_dead_jobs_go() {
         job.end();
         path
     };
-    assert!(!dead.exists());
+    assert!(!leftover.exists());
 }

@@ -1,11 +1,13 @@
 //! A guardian for experiments: `guard [ORDER] [new] [lz4] [keep] GENERATIONS MILLISECONDS PROGRAM…`
-//! starts a program, pictures and restores it so many times, at that distance, and ends as it does.
+//! starts a program, checkpoints and restores it so many times, at that interval, and exits as it
+//! does.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
 
 use common::Subject;
-use rustbtl_process::outside::{Compression, Ids, WriteOptions};
+use rustbtl_process::dump::{Compression, WriteOptions};
+use rustbtl_process::restore::Ids;
 use std::process::Command;
 use std::time::Duration;
 

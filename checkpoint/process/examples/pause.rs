@@ -1,7 +1,7 @@
-//! Measures the pause: `pause ROUNDS PERCENT SCATTERED MIB…` takes pictures of a program that
-//! changes PERCENT of its memory in between, in turns with copies of as much memory in this
+//! Measures the pause: `pause ROUNDS PERCENT SCATTERED MIB…` takes snapshots of a program
+//! that changes PERCENT of its memory in between, in turns with copies of as much memory in this
 //! process: to fresh memory, as a checkpoint to memory would need it, and once more to the same
-//! place. `order` is the time from the order to its answer: what is done beside the program, too.
+//! place. `order` is the time from the order to its answer: what is done in the background, too.
 //! Medians. With GLIBC_TUNABLES=glibc.malloc.hugetlb=1 the program has huge pages from malloc.
 
 #[path = "../tests/common/mod.rs"]
@@ -51,11 +51,11 @@ fn median(times: &mut [f64]) -> f64 {
     times[times.len() / 2]
 }
 
-/// A picture: milliseconds of its clone, of the whole pause, and from the order on.
-fn picture(subject: &Subject, order: &str) -> [f64; 3] {
+/// A snapshot: milliseconds of its clone, of the whole pause, and from the order on.
+fn snapshot(subject: &Subject, order: &str) -> [f64; 3] {
     let start = Instant::now();
     subject.send(order);
-    let Answer::Continued { times_us, .. } = subject.receive() else { panic!("no picture") };
+    let Answer::Continued { times_us, .. } = subject.receive() else { panic!("no snapshot") };
     let whole = start.elapsed().as_secs_f64() * 1e3;
     subject.send("d");
     [times_us[4] as f64 / 1e3, times_us[5] as f64 / 1e3, whole]
@@ -90,7 +90,7 @@ fn main() {
                 times[0].push(from.copy_to(&to));
                 times[1].push(from.copy_to(&to));
                 drop(to);
-                let [clone, pause, whole] = picture(&subject, order);
+                let [clone, pause, whole] = snapshot(&subject, order);
                 times[4].push(whole);
                 times[2].push(clone);
                 times[3].push(pause);

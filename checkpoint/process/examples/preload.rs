@@ -7,8 +7,8 @@
 #[path = "support/pmix.rs"]
 mod pmix;
 
-use rustbtl_process::inside::{
-    AfterParked, BeforeRelease, Copying, FreezeOptions, Freezer, Outcome,
+use rustbtl_process::freeze::{
+    AfterSuspended, BeforeRelease, Copying, FreezeOptions, Freezer, Outcome,
 };
 use std::os::fd::RawFd;
 
@@ -21,7 +21,7 @@ extern "C" fn start() {
     else {
         return;
     };
-    // SAFETY: only asks whether the number is open: children of the program do not have it.
+    // SAFETY: only checks whether the number is open: children of the program do not have it.
     if unsafe { libc::fcntl(socket, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
         return;
     }
@@ -47,17 +47,17 @@ fn send(socket: RawFd, parts: &[&[u8]]) {
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = parts.as_ptr().cast_mut();
     message.msg_iovlen = parts.len();
-    // SAFETY: the kernel reads the parts. Nobody may listen any more: then there is no more to do.
+    // SAFETY: the kernel reads the parts. If nobody receives any more, there is no more to do.
     unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL) };
 }
 
-fn receive(socket: RawFd, room: &mut [u8]) -> usize {
-    // SAFETY: the kernel writes into `room`.
-    let got = unsafe { libc::recv(socket, room.as_mut_ptr().cast(), room.len(), 0) };
+fn receive(socket: RawFd, buffer: &mut [u8]) -> usize {
+    // SAFETY: the kernel writes into `buffer`.
+    let got = unsafe { libc::recv(socket, buffer.as_mut_ptr().cast(), buffer.len(), 0) };
     got.max(0) as usize
 }
 
-/// Says that this process has come so far, and waits until it may go on.
+/// Reports that this process has come so far, and waits until it may continue.
 fn wait_for_all(socket: RawFd) -> Result<(), &'static str> {
     // SAFETY: the kernel reads one byte.
     unsafe { libc::send(socket, c"B".as_ptr().cast(), 1, libc::MSG_NOSIGNAL) };
@@ -73,19 +73,19 @@ fn numbers(order: &str, key: &str) -> Vec<RawFd> {
 fn serve(socket: RawFd) {
     let mut freezer = Freezer::new().expect("a freezer");
     loop {
-        let mut room = [0; 4096];
-        let count = receive(socket, &mut room);
+        let mut buffer = [0; 4096];
+        let count = receive(socket, &mut buffer);
         if count == 0 {
-            return; // nobody will ever ask again
+            return; // there will be no more orders
         }
-        let order = String::from_utf8_lossy(&room[..count]).into_owned();
+        let order = String::from_utf8_lossy(&buffer[..count]).into_owned();
         if order.contains("mute=") {
             pmix::survive_loss();
         }
         let supplied = [0, 1, 2, socket];
         let (muted, dropped) = (numbers(&order, "mute="), numbers(&order, "drop="));
-        let mut while_paused = |snapshot: &rustbtl_process::inside::Snapshot<'_>| {
-            // No allocation here: the threads are parked.
+        let mut while_paused = |snapshot: &rustbtl_process::freeze::Snapshot<'_>| {
+            // No allocation here: the threads are suspended.
             let mut head = [0u8; 5];
             head[0] = b'P';
             head[1..].copy_from_slice(&snapshot.pid.to_le_bytes());
@@ -103,16 +103,16 @@ fn serve(socket: RawFd) {
             receive(socket, &mut [0; 16]);
         };
         let mut barrier = || wait_for_all(socket);
-        let mut again = || {
+        let mut second_barrier = || {
             let _ = wait_for_all(socket);
         };
         let together = order.contains(";barrier");
-        let after_parked: Option<AfterParked<'_>> =
+        let after_suspended: Option<AfterSuspended<'_>> =
             if together { Some(&mut barrier) } else { None };
         let before_release: Option<BeforeRelease<'_>> =
-            if together { Some(&mut again) } else { None };
+            if together { Some(&mut second_barrier) } else { None };
         let mut options = FreezeOptions {
-            after_parked,
+            after_suspended,
             before_release,
             supplied: &supplied,
             muted: &muted,
@@ -132,7 +132,7 @@ fn serve(socket: RawFd) {
             Ok(Outcome::Continued(done)) => {
                 let t = done.timings;
                 let times =
-                    [t.park_us, t.hook_us, t.describe_us, t.copy_us, t.clone_us, t.pause_us];
+                    [t.suspend_us, t.hook_us, t.describe_us, t.copy_us, t.clone_us, t.pause_us];
                 let times: Vec<u8> = times.iter().flat_map(|time| time.to_le_bytes()).collect();
                 let pid = done.child.as_ref().map_or(0, |child| child.pid());
                 send(socket, &[b"C", &pid.to_le_bytes(), &times, &done.description]);

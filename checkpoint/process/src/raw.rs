@@ -1,5 +1,5 @@
 //! System calls without libc: they touch neither `errno` nor locks, so that they may be used in a
-//! signal handler and while other threads are parked.
+//! signal handler and while other threads are suspended.
 
 use core::arch::asm;
 
@@ -54,7 +54,7 @@ pub fn fill<T: Copy>(
 }
 
 /// A system call that reads `value` through the argument with the index `at`.
-pub fn tell<T: Copy>(number: i64, mut a: [usize; 5], at: usize, value: &T) -> Result<usize, Errno> {
+pub fn pass<T: Copy>(number: i64, mut a: [usize; 5], at: usize, value: &T) -> Result<usize, Errno> {
     a[at] = (&raw const *value).addr();
     // SAFETY: the kernel only reads a `T` there; `T` is plain data of the kernel's interface.
     unsafe { call(number, [a[0], a[1], a[2], a[3], a[4], 0]) }
@@ -70,11 +70,11 @@ pub fn open(path: &[u8], flags: i32) -> Result<i32, Errno> {
 
 /// close(2).
 pub fn close(fd: i32) {
-    // The number is gone whatever the answer.
+    // The number is free whatever the result.
     let _ = plain(libc::SYS_close, [fd as usize, 0, 0, 0]);
 }
 
-/// read(2), again after EINTR.
+/// read(2), repeated after EINTR.
 pub fn read(fd: i32, into: &mut [u8]) -> Result<usize, Errno> {
     loop {
         let a = [fd as usize, into.as_mut_ptr().addr(), into.len(), 0, 0, 0];
@@ -116,15 +116,15 @@ pub fn wait_while(word: &core::sync::atomic::AtomicU32, value: u32, timeout_ms: 
     let operation = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
     let a = [word.as_ptr().addr(), operation, value as usize, time_at, 0, 0];
     // SAFETY: the kernel reads the word and the time, which live until it answers. Whatever it
-    // answers (timeout, another value, a signal), the caller looks at the word again.
+    // answers (timeout, another value, a signal), the caller reads the word again.
     let _ = unsafe { call(libc::SYS_futex, a) };
 }
 
-/// Wakes all who wait for the word.
+/// Wakes all threads that wait for the word.
 pub fn wake(word: &core::sync::atomic::AtomicU32) {
     let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
     let a = [word.as_ptr().addr(), operation, i32::MAX as usize, 0, 0, 0];
-    // SAFETY: the kernel only looks up who waits at that address.
+    // SAFETY: the kernel only searches the waiters of that address.
     let _ = unsafe { call(libc::SYS_futex, a) };
 }
 

@@ -1,5 +1,5 @@
-//! What cannot be put back is refused with its name, and the program goes on unharmed; images that
-//! are damaged, or of another machine, make no process.
+//! What cannot be restored is refused with its name, and the program continues unharmed; images
+//! that are damaged, or of another machine, make no process.
 
 mod common;
 #[path = "common/doctor.rs"]
@@ -7,7 +7,8 @@ mod doctor;
 
 use common::{Subject, copy_program, program, scratch};
 use doctor::Difference;
-use rustbtl_process::outside::{Ids, WriteOptions, inspect, verify};
+use rustbtl_process::dump::{WriteOptions, write_image};
+use rustbtl_process::restore::{Ids, inspect, verify};
 use std::process::Command;
 
 /// A program that holds something and then waits for a moment.
@@ -27,7 +28,7 @@ fn holding(name: &str, python: &str) -> (Result<(), String>, i32, String) {
 }
 
 #[test]
-fn what_cannot_be_put_back_is_refused_by_name_and_the_program_goes_on() {
+fn what_cannot_be_restored_is_refused_by_name_and_the_program_continues() {
     let table = [
         ("socketpair", "a, b = socket.socketpair()", "socket"),
         (
@@ -126,12 +127,7 @@ fn half_an_image_has_another_name() {
     let subject = Subject::start(&mut Command::new(&path), &output);
     subject.wait_for("ready");
     let description = b"nonsense";
-    let error = rustbtl_process::outside::write_image(
-        subject.pid,
-        description,
-        &image,
-        &WriteOptions::default(),
-    );
+    let error = write_image(subject.pid, description, &image, &WriteOptions::default());
     assert!(error.is_err());
     assert!(!image.exists() && !image.with_extension("tmp").exists());
     let (status, text) = subject.finish(30);
@@ -163,7 +159,7 @@ fn an_image_of_another_machine_is_refused_before_anything_is_touched() {
     subject.checkpoint("fork", &image, &WriteOptions::default()).unwrap();
     subject.kill();
     let good = std::fs::read(&image).unwrap();
-    // What the image would put back is something else by now.
+    // What the image would restore has changed since.
     let others = vec![b'B'; 4096];
     for file in [&mapped, &log] {
         std::fs::write(file, &others).unwrap();

@@ -3,9 +3,8 @@
 mod common;
 
 use common::{Answer, Subject, copy_program, program, scratch};
-use rustbtl_process::outside::{
-    Compression, History, Ids, RestoreOptions, SharedPlace, WriteOptions, verify, write_next_image,
-};
+use rustbtl_process::dump::{Compression, History, WriteOptions, write_next_image};
+use rustbtl_process::restore::{Ids, RestoreOptions, SharedRegistry, verify};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -50,7 +49,7 @@ fn it_dies_with_the_thread_that_has_restored_it_if_that_is_wanted() {
     }
 }
 
-/// What a program prints when nobody disturbs it.
+/// What a program prints when it is not checkpointed.
 fn undisturbed(path: &std::path::Path) -> String {
     let output = Command::new(path).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
@@ -222,7 +221,7 @@ fn a_program_that_is_pictured_very_often_goes_on_unharmed() {
         }
     }
     let (status, text) = subject.finish(60);
-    assert_eq!((status, text), (0, answer), "after {taken} pictures");
+    assert_eq!((status, text), (0, answer), "after {taken} snapshots");
     assert!(taken > 5, "only {taken}");
 }
 
@@ -265,7 +264,7 @@ fn threads_name_each_other_whatever_ids_they_have() {
     let path = program("ids.c", &["-pthread"]);
     assert_eq!(undisturbed(&path), "ready\nall right\n");
     let path = path.to_str().unwrap();
-    // With the same ids; with new ones; by somebody who has no right to choose them.
+    // With the same ids; with new ones; by a user without the right to choose them.
     for (words, unprivileged) in [(&[][..], false), (&["new"][..], false), (&[][..], true)] {
         let all = [words, &["3", "60", path][..]].concat();
         let (ok, text) = guard(&all, unprivileged);
@@ -275,19 +274,19 @@ fn threads_name_each_other_whatever_ids_they_have() {
     }
 }
 
-/// Did the processes keep their ids?
+/// Do the processes have the same ids?
 fn kept_ids(text: &str) -> bool {
     text.contains("same_ids: true")
 }
 
 fn is_root() -> bool {
-    // SAFETY: only asks.
+    // SAFETY: only queries.
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Pictures two processes that share memory, and kills both.
-fn picture_both(both: &mut [Subject; 2], images: &[PathBuf; 2]) {
-    // All are parked before any copies, and have copied before any goes on.
+/// Checkpoints two processes that share memory, and kills both.
+fn checkpoint_both(both: &mut [Subject; 2], images: &[PathBuf; 2]) {
+    // All are suspended before any copies, and have copied before any continues.
     both.iter().for_each(|subject| subject.send("fork;barrier"));
     for _ in 0..2 {
         both.iter().for_each(|subject| assert!(matches!(subject.receive(), Answer::Suspended)));
@@ -315,22 +314,22 @@ fn two_processes_share_their_memory_in_every_generation() {
     let images = ["image 0", "image 1"].map(|name| folder.join(name));
     for generation in 1..=4 {
         std::thread::sleep(std::time::Duration::from_millis(50));
-        picture_both(&mut both, &images);
+        checkpoint_both(&mut both, &images);
         if generation == 1 {
             std::fs::remove_file(&file).unwrap();
         }
         let place = folder.join(format!("place {generation}"));
         let _ = std::fs::remove_dir_all(&place);
         std::fs::create_dir(&place).unwrap();
-        let place = SharedPlace { folder: place, key: "restart".into() };
+        let place = SharedRegistry { folder: place, key: "restart".into() };
         // In another order each time: it does not matter who is the first.
         let order = [generation % 2, 1 - generation % 2];
-        let mut again = order.map(|role| {
+        let mut restored = order.map(|role| {
             let output = folder.join(role.to_string());
             Subject::restore_sharing(&images[role], &output, place.clone())
         });
-        again.sort_by(|a, b| a.output.cmp(&b.output));
-        both = again;
+        restored.sort_by(|a, b| a.output.cmp(&b.output));
+        both = restored;
         // What is left of the place does not count, nor that it goes.
         std::fs::remove_dir_all(&place.folder).unwrap();
         for subject in &both {
@@ -338,7 +337,7 @@ fn two_processes_share_their_memory_in_every_generation() {
             assert!(maps.contains("/memfd:rustbtl-shared (deleted)"), "{maps}");
         }
     }
-    // The program goes on until it is told to stop.
+    // The program runs until it is sent a signal.
     let stop = file.with_extension("stop");
     std::fs::write(&stop, "").unwrap();
     let texts = both.map(|subject| subject.finish(60));

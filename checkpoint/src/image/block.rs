@@ -1,10 +1,10 @@
 //! Blocks: contents of memory, in runs of pages of at most [`BLOCK_BYTES_MAX`].
 //!
 //! Invariants 1, 2 and 5 of `image.rs`: a block is checked before it is decompressed, and
-//! decompresses into exactly the room that its entry promises.
+//! decompresses to exactly the size that its entry promises.
 //!
 //! Memory that has not changed since an older image may be an entry without bytes of its own, which
-//! says in which block of which other image they are: never in one that only refers again.
+//! names the block of the other image that has them: never one that itself refers to another.
 
 use super::checksum;
 use super::codec::{Field, ImageError, Reader, Sink};
@@ -27,8 +27,8 @@ pub enum Compression {
     None,
     /// LZ4 where it saves an eighth, as they are elsewhere.
     Lz4,
-    /// Zstandard where it saves an eighth. Whoever reads and writes files does it: the library is
-    /// not for cores.
+    /// Zstandard where it saves an eighth. The crate that reads and writes files does it: the
+    /// library is not for cores.
     Zstd,
 }
 
@@ -125,18 +125,18 @@ impl Block {
     }
 
     /// Puts memory into the form in which it is stored, where that needs no library: the entry, and
-    /// the bytes, which are `memory` itself or are in `room`.
+    /// the bytes, which are `memory` itself or are in `buffer`.
     pub fn pack<'a>(
         place: (u16, u64),
         memory: &'a [u8],
         compression: Compression,
-        room: &'a mut Vec<u8>,
+        buffer: &'a mut Vec<u8>,
     ) -> (Self, &'a [u8]) {
         if compression == Compression::Lz4 {
-            room.resize(lz4_flex::block::get_maximum_output_size(memory.len()), 0);
-            let size = lz4_flex::block::compress_into(memory, room).unwrap_or(usize::MAX);
+            buffer.resize(lz4_flex::block::get_maximum_output_size(memory.len()), 0);
+            let size = lz4_flex::block::compress_into(memory, buffer).unwrap_or(usize::MAX);
             if Compression::is_gain(size, memory.len()) {
-                let stored = &room[..size];
+                let stored = &buffer[..size];
                 return (Self::of(place, memory.len(), stored, compression), stored);
             }
         }
@@ -162,11 +162,11 @@ impl Block {
         Ok(())
     }
 
-    /// The memory again, in `room` where it has to be decompressed, and that needs no library.
+    /// The memory, in `buffer` where it has to be decompressed, and that needs no library.
     pub fn unpack<'a>(
         &self,
         stored: &'a [u8],
-        room: &'a mut Vec<u8>,
+        buffer: &'a mut Vec<u8>,
     ) -> Result<&'a [u8], ImageError> {
         self.check(stored)?;
         match self.compression {
@@ -174,10 +174,10 @@ impl Block {
             Compression::Zstd => return Err(ImageError::Compression),
             Compression::Lz4 => {}
         }
-        room.resize(self.bytes as usize, 0);
-        let size = lz4_flex::block::decompress_into(stored, room);
+        buffer.resize(self.bytes as usize, 0);
+        let size = lz4_flex::block::decompress_into(stored, buffer);
         match size {
-            Ok(size) if size == self.bytes as usize => Ok(room),
+            Ok(size) if size == self.bytes as usize => Ok(buffer),
             _ => Err(ImageError::Compression),
         }
     }

@@ -1,8 +1,8 @@
-//! How fields become bytes and back: little endian, no padding, lengths before contents.
+//! How fields are encoded and decoded: little endian, no padding, lengths before contents.
 //!
 //! Source: the same rules as `fragments/src/wire.rs`. Encoding allocates nothing by itself: it
 //! writes to a [`Sink`], because a process describes itself while its allocator may be locked by
-//! a thread that is parked. Decoding borrows from the bytes and allocates nothing.
+//! a thread that is suspended. Decoding borrows from the bytes and allocates nothing.
 
 /// Where encoded bytes go.
 pub trait Sink {
@@ -33,13 +33,13 @@ pub enum ImageError {
     Magic,
     /// Another version of the format.
     Version(u32),
-    /// Shorter than its parts say (or than a header).
+    /// Shorter than the sum of its parts (or than a header).
     Short,
-    /// A checksum does not fit; the name says of what.
+    /// A checksum is wrong; the name is that of what it covers.
     Checksum(&'static str),
-    /// A length or number is beyond its limit; the name says which.
+    /// A length or number is beyond its limit; with its name.
     Limit(&'static str),
-    /// A value that no writer produces; the name says of what.
+    /// A value that no writer produces; with its name.
     Value(&'static str),
     /// A record of a kind that this version does not know.
     Kind(u16),

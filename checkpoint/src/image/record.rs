@@ -1,11 +1,11 @@
 //! Records: everything of a process that is not the contents of memory.
 //!
-//! Source: FACTS-image §1 to §3. A record is `u16 kind, u32 length, fields`. Who writes which: the
-//! process itself (*inside*: what only it can know, written while its threads are parked) and
-//! who reads its memory (*outside*). The whole metadata of an image is a sequence of records.
-//! What the process can put back by itself (signal actions, timers, limits) it keeps in its memory.
-//! Addresses, descriptors and thread ids in records are the process's own: they are what is put
-//! back, not references between processes.
+//! Source: FACTS-image §1 to §3. A record is `u16 kind, u32 length, fields`. Two processes write
+//! them: the process itself (*freeze*: what only it can know, written while its threads are
+//! suspended) and the process that reads its memory (*dump*). The whole metadata of an image is a
+//! sequence of records. What the process can restore by itself (signal actions, timers, limits) it
+//! saves in its memory. Addresses, descriptors and thread ids in records are the process's own:
+//! they are what is restored, not references between processes.
 
 use super::codec::{Count, Field, ImageError, Reader, Sink};
 
@@ -69,7 +69,7 @@ macro_rules! records {
 }
 
 records! {
-    /// The process (inside). The first record of a description.
+    /// The process (freeze). The first record of a description.
     1 Process {
         /// Its id when it was frozen.
         pid: u32,
@@ -92,21 +92,21 @@ records! {
         /// Its argument.
         resume_context: u64,
         /// Code that all other threads enter after a restore, with their slot as argument.
-        reborn_entry: u64,
-        /// Where the restorer leaves word to the process.
-        letter: u64,
-        /// Room there.
-        letter_bytes: u64,
+        thread_entry: u64,
+        /// Where `restore` writes its arguments for the process.
+        restore_args: u64,
+        /// Bytes there.
+        restore_args_bytes: u64,
     }
-    /// A thread (inside).
+    /// A thread (freeze).
     2 Thread {
         /// Its id.
         tid: u32,
-        /// 0: parked in a signal handler; 1: the checkpoint thread.
+        /// 0: suspended in a signal handler; 1: the checkpoint thread.
         role: u8,
         /// It has used state that needs permission (AMX): its frame is larger.
         large_state: bool,
-        /// Argument of `reborn_entry`.
+        /// Argument of `thread_entry`.
         slot: u64,
         /// Stack pointer to enter with.
         stack: u64,
@@ -133,12 +133,12 @@ records! {
         /// CPUs it may run on, the first 1024.
         affinity: [u8; 128],
     }
-    /// Working directory (inside).
+    /// Working directory (freeze).
     3 WorkingDirectory<'a> {
         /// Its path.
         path: &'a [u8],
     }
-    /// An open descriptor (inside).
+    /// An open descriptor (freeze).
     4 Descriptor<'a> {
         /// Its number.
         fd: i32,
@@ -148,7 +148,7 @@ records! {
         kind: u8,
         /// Closed by execve.
         close_on_exec: bool,
-        /// O_* as fdinfo tells them.
+        /// O_* as in fdinfo.
         flags: u32,
         /// Device and inode.
         device: u64,
@@ -163,7 +163,7 @@ records! {
         /// Path, address, mask, content.
         data: &'a [u8],
     }
-    /// A descriptor that an epoll watches (inside).
+    /// A descriptor that an epoll watches (freeze).
     5 EpollWatch {
         /// The epoll.
         epoll: i32,
@@ -171,10 +171,10 @@ records! {
         fd: i32,
         /// For what.
         events: u32,
-        /// What the program wants to be told.
+        /// The program's own data, returned with the event.
         data: u64,
     }
-    /// What was in a pipe (inside).
+    /// What was in a pipe (freeze).
     6 PipeContent<'a> {
         /// Inode of the pipe.
         inode: u64,
@@ -183,7 +183,7 @@ records! {
         /// The bytes.
         bytes: &'a [u8],
     }
-    /// Pages of an object that is mapped shared, copied while all were parked (inside).
+    /// Pages of an object that is mapped shared, copied while all were suspended (freeze).
     7 SharedRun {
         /// The object.
         device: u64,
@@ -196,20 +196,20 @@ records! {
         /// Where the copy lies in the process's memory.
         copy: u64,
     }
-    /// Memory that is not stored and not mapped again (inside).
+    /// Memory that is not stored and not mapped again (freeze).
     8 Excluded {
         /// First byte.
         start: u64,
         /// One behind the last.
         end: u64,
     }
-    /// /proc/self/maps as it was when all were parked, or a part of it (inside).
+    /// /proc/self/maps as it was when all were suspended, or a part of it (freeze).
     9 Maps<'a> {
         /// The text.
         text: &'a [u8],
     }
     /// Memory that a child does not get (MADV_DONTFORK) or gets empty (MADV_WIPEONFORK); its pages
-    /// are a [`SharedRun`] of device 0 and inode 0, with the address as offset (inside).
+    /// are a [`SharedRun`] of device 0 and inode 0, with the address as offset (freeze).
     10 NotForked {
         /// First byte.
         start: u64,
@@ -218,7 +218,7 @@ records! {
         /// A child gets it empty.
         wiped: bool,
     }
-    /// A mapping (outside).
+    /// A mapping (dump).
     32 Mapping<'a> {
         /// First byte.
         start: u64,
@@ -245,7 +245,7 @@ records! {
         /// GNU build id of the file, where it has one.
         build_id: &'a [u8],
     }
-    /// Positions of text, data, stack, arguments (outside): fields of `prctl_mm_map` without brk.
+    /// Positions of text, data, stack, arguments (dump): fields of `prctl_mm_map` without brk.
     33 MemoryFields {
         /// Code.
         start_code: u64,
@@ -268,24 +268,24 @@ records! {
         /// Environment.
         env_end: u64,
     }
-    /// What the kernel told the program at its start (outside).
+    /// What the kernel passed to the program at its start (dump).
     34 AuxiliaryVector<'a> {
         /// /proc/PID/auxv.
         bytes: &'a [u8],
     }
-    /// The kernel's code in the process (outside): a restore needs the same.
+    /// The kernel's code in the process (dump): a restore needs the same.
     35 KernelCode<'a> {
         /// Where it was.
         start: u64,
         /// Its content.
         bytes: &'a [u8],
     }
-    /// What the processor can (outside): a restore needs at least that.
+    /// Features of the processor (dump): a restore needs at least these.
     36 Processor<'a> {
         /// Words of /proc/cpuinfo's flags that programs choose code by.
         flags: &'a [u8],
     }
-    /// An object that is mapped shared (outside): block space `space` is its content.
+    /// An object that is mapped shared (dump): block space `space` is its content.
     37 SharedObject<'a> {
         /// Which space, from 1 on.
         space: u32,
@@ -298,13 +298,13 @@ records! {
         /// Its path, for messages.
         path: &'a [u8],
     }
-    /// The machine that the image is of (outside): on another one, the same device and inode are
+    /// The machine that the image is of (dump): on another one, the same device and inode are
     /// another object.
     38 Origin<'a> {
         /// The kernel's boot id: hexadecimal digits.
         boot: &'a [u8],
     }
-    /// An image in the same folder that blocks are in (outside). They are numbered from 1 on, in
+    /// An image in the same folder that blocks are in (dump). They are numbered from 1 on, in
     /// the order of their records.
     39 Base<'a> {
         /// Name of the file.
@@ -318,9 +318,9 @@ records! {
     }
 }
 
-/// Given again by whoever restores.
+/// Supplied by the caller of `restore`.
 pub const DESCRIPTOR_SUPPLIED: u8 = 1;
-/// One end of a socket pair after a restore; nobody answers.
+/// One end of a socket pair after a restore; the other end never answers.
 pub const DESCRIPTOR_MUTED: u8 = 2;
 /// A regular file that is opened again by its path.
 pub const DESCRIPTOR_FILE: u8 = 3;

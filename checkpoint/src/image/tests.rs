@@ -38,9 +38,9 @@ fn process() -> Process {
         state_enabled: 7,
         resume_entry: 1,
         resume_context: 2,
-        reborn_entry: 3,
-        letter: 4,
-        letter_bytes: 5,
+        thread_entry: 3,
+        restore_args: 4,
+        restore_args_bytes: 5,
     }
 }
 
@@ -62,11 +62,11 @@ fn descriptor(data: &[u8]) -> Descriptor<'_> {
 
 /// A whole small file: header, two blocks, metadata, table.
 fn file() -> Vec<u8> {
-    let (mut room, mut bytes, mut table) = (Vec::new(), vec![0; HEADER_BYTES], Vec::new());
+    let (mut buffer, mut bytes, mut table) = (Vec::new(), vec![0; HEADER_BYTES], Vec::new());
     let pages: [(u64, Vec<u8>); 2] =
         [(0x10000, vec![7; 8192]), (0x20000, (0..=255).cycle().take(4096).collect())];
     for (address, memory) in &pages {
-        let (mut block, stored) = Block::pack((0, *address), memory, Compression::Lz4, &mut room);
+        let (mut block, stored) = Block::pack((0, *address), memory, Compression::Lz4, &mut buffer);
         block.offset = bytes.len() as u64;
         bytes.extend_from_slice(stored);
         block.encode(&mut table);
@@ -99,10 +99,10 @@ fn read_all(bytes: &[u8]) -> Result<u64, ImageError> {
         record?;
     }
     let table = header.table(part(header.table_offset, header.table_bytes()))?;
-    let mut room = Vec::new();
+    let mut buffer = Vec::new();
     let mut sum = 0;
     for block in table {
-        let memory = block.unpack(part(block.offset, block.stored as usize), &mut room)?;
+        let memory = block.unpack(part(block.offset, block.stored as usize), &mut buffer)?;
         sum += memory.iter().map(|byte| u64::from(*byte)).sum::<u64>();
     }
     Ok(sum)
@@ -133,8 +133,8 @@ fn golden_bytes_of_records_and_entries() {
         03000000000000000400000000000000\
         0500000000000000020000002f78";
     assert_eq!(hex(&bytes), expected);
-    let mut room = Vec::new();
-    let (block, _) = Block::pack((1, 0x2000), &[5; 4096], Compression::None, &mut room);
+    let mut buffer = Vec::new();
+    let (block, _) = Block::pack((1, 0x2000), &[5; 4096], Compression::None, &mut buffer);
     let mut bytes = Vec::new();
     block.encode(&mut bytes);
     let expected = "00200000000000000000000000000000001000000010000078782c7b01000000";
@@ -172,7 +172,7 @@ fn invariant_6_references_that_cannot_be_are_refused() {
     assert_eq!(refused(Block { compression: Compression::Zstd, ..of(good) }), what);
 }
 
-/// What a table of this one entry says.
+/// What decoding a table of this one entry gives.
 fn table_of(entry: &[u8]) -> Result<Vec<Block>, ImageError> {
     let header = Header {
         metadata_offset: 1 << 30,
@@ -236,11 +236,11 @@ fn invariant_2_lengths_have_limits() {
 #[test]
 fn invariant_5_blocks_out_of_order_are_refused() {
     let page = [1u8; 4096];
-    let mut room = Vec::new();
-    let table = |blocks: &[(u64, u64)], room: &mut Vec<u8>| {
+    let mut buffer = Vec::new();
+    let table = |blocks: &[(u64, u64)], buffer: &mut Vec<u8>| {
         let mut table = Vec::new();
         for (address, offset) in blocks {
-            let (mut block, _) = Block::pack((0, *address), &page, Compression::None, room);
+            let (mut block, _) = Block::pack((0, *address), &page, Compression::None, buffer);
             block.offset = *offset;
             block.encode(&mut table);
         }
@@ -254,8 +254,8 @@ fn invariant_5_blocks_out_of_order_are_refused() {
         };
         header.table(&table).map(|table| table.len())
     };
-    assert_eq!(table(&[(0x1000, 64), (0x2000, 4160)], &mut room), Ok(2));
-    assert_eq!(table(&[(0x1000, 4160), (0x2000, 64)], &mut room), Ok(2));
+    assert_eq!(table(&[(0x1000, 64), (0x2000, 4160)], &mut buffer), Ok(2));
+    assert_eq!(table(&[(0x1000, 4160), (0x2000, 64)], &mut buffer), Ok(2));
     let bad = [
         [(0x2000, 64), (0x1000, 4160)],
         [(0x1000, 64), (0x1000, 4160)],
@@ -263,9 +263,9 @@ fn invariant_5_blocks_out_of_order_are_refused() {
         [(0x1000, 0), (0x2000, 4160)],
     ];
     for blocks in bad {
-        assert_eq!(table(&blocks, &mut room), Err(ImageError::Order), "{blocks:?}");
+        assert_eq!(table(&blocks, &mut buffer), Err(ImageError::Order), "{blocks:?}");
     }
-    assert_eq!(table(&[(0x1000, 1 << 20)], &mut room), Err(ImageError::Short));
+    assert_eq!(table(&[(0x1000, 1 << 20)], &mut buffer), Err(ImageError::Short));
 }
 
 proptest! {
@@ -323,8 +323,8 @@ proptest! {
             (state >> 56) as u8
         }).collect();
         let compression = if lz4 { Compression::Lz4 } else { Compression::None };
-        let (mut room, mut back) = (Vec::new(), Vec::new());
-        let (block, stored) = Block::pack((0, 4096), &memory, compression, &mut room);
+        let (mut buffer, mut back) = (Vec::new(), Vec::new());
+        let (block, stored) = Block::pack((0, 4096), &memory, compression, &mut buffer);
         prop_assert!(memory.len() <= BLOCK_BYTES_MAX);
         prop_assert_eq!(block.unpack(stored, &mut back).unwrap(), &memory[..]);
     }

@@ -1,6 +1,6 @@
 //! The invariants of the log as assertions, for tests and the simulator.
 
-use super::config::{Place, SegmentMemory};
+use super::config::{SegmentMemory, SegmentSource};
 use super::peers::NONE;
 use super::record::{self, Position};
 use super::{PayloadLog, Role};
@@ -122,9 +122,9 @@ impl<M: SegmentMemory> PayloadLog<M> {
         assert_eq!(counters.free_bytes, reserved + spilled, "invariant 6: free bytes");
         assert!(counters.free_bytes <= limits.free_bytes_max, "invariant 6: free list's limit");
         for segment in self.slots.iter().flatten() {
-            match segment.place {
-                Place::Memory => reserved += segment.bytes as u64,
-                Place::Spill => spilled += segment.bytes as u64,
+            match segment.source {
+                SegmentSource::Memory => reserved += segment.bytes as u64,
+                SegmentSource::Spill => spilled += segment.bytes as u64,
             }
         }
         let counted = (counters.reserved_bytes, counters.spilled_bytes);

@@ -1,8 +1,8 @@
-//! What the log asks of its driver, its limits and its counters.
+//! What the log needs of its driver, its limits and its counters.
 
 /// Where the memory of a segment comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum SegmentSource {
     /// Main memory, within the budget.
     Memory,
     /// A file mapping, once the budget is spent.
@@ -12,21 +12,25 @@ pub enum Place {
 /// Gives out the memory of segments.
 pub trait SegmentMemory {
     /// A piece of memory. Its bytes may not move while it lives (transports read from them); it
-    /// starts on a page boundary where speed counts. Dropping it gives the memory back.
+    /// starts on a page boundary where speed counts. Dropping it frees the memory.
     type Segment: AsRef<[u8]> + AsMut<[u8]>;
     /// Why there is none.
     type Error;
 
     /// A segment of at least `bytes` bytes (a multiple of the smallest segment), any contents.
-    fn allocate(&mut self, bytes: usize, place: Place) -> Result<Self::Segment, Self::Error>;
+    fn allocate(
+        &mut self,
+        bytes: usize,
+        source: SegmentSource,
+    ) -> Result<Self::Segment, Self::Error>;
 }
 
 /// Limits of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogLimits {
-    /// Most bytes reserved from [`Place::Memory`], the free list included.
+    /// Most bytes reserved from [`SegmentSource::Memory`], the free list included.
     pub budget_bytes: u64,
-    /// Most bytes kept to be used again.
+    /// Most bytes kept for reuse.
     pub free_bytes_max: u64,
     /// First segment of a set: a power of two from 4 KiB to 4 MiB.
     pub segment_bytes_min: usize,
@@ -69,15 +73,15 @@ pub struct LogCounters {
     pub messages_total: u64,
     /// Payload bytes ever appended.
     pub bytes_total: u64,
-    /// Bytes reserved from [`Place::Memory`] now, the free list included.
+    /// Bytes reserved from [`SegmentSource::Memory`] now, the free list included.
     pub reserved_bytes: u64,
     /// Most of these at any time.
     pub reserved_bytes_peak: u64,
-    /// Bytes reserved from [`Place::Spill`] now, the free list included.
+    /// Bytes reserved from [`SegmentSource::Spill`] now, the free list included.
     pub spilled_bytes: u64,
     /// Most of these at any time.
     pub spilled_bytes_peak: u64,
-    /// The part of both that waits to be used again.
+    /// The part of both that is free for reuse.
     pub free_bytes: u64,
     /// Messages refused with `LogFull`.
     pub refused: u64,

@@ -1,9 +1,10 @@
 //! Where segments come from and go to: budget, spill, free list.
 //!
-//! Fresh pages are the enemy of speed (each is a fault and a page of zeroes), so a segment that
-//! is done with is kept, the last one on top. Who implements [`SegmentMemory`] may prepare some.
+//! Fresh pages are the enemy of speed (each is a fault and a page of zeroes), so a segment without
+//! records is kept for reuse, the last one first. An implementation of [`SegmentMemory`] may
+//! prepare some.
 
-use super::config::{LogLimits, Place, SegmentMemory};
+use super::config::{LogLimits, SegmentMemory, SegmentSource};
 use std::collections::BTreeMap;
 
 /// No system has smaller pages.
@@ -15,10 +16,10 @@ pub struct Owned<S> {
     pub memory: S,
     /// Accounted and usable bytes (the memory may be longer).
     pub bytes: usize,
-    pub place: Place,
+    pub source: SegmentSource,
 }
 
-/// Segments to use again, by size.
+/// Free segments for reuse, by size.
 #[derive(Clone)]
 struct FreeList<S> {
     by_bytes: BTreeMap<usize, Vec<Owned<S>>>,
@@ -108,64 +109,67 @@ impl<M: SegmentMemory> Pool<M> {
         }
         let mut bytes = want;
         while bytes >= need {
-            if let Some(owned) = self.allocate(bytes, Place::Memory) {
+            if let Some(owned) = self.allocate(bytes, SegmentSource::Memory) {
                 return Some(owned);
             }
             bytes /= 2;
         }
-        if self.make_room(need)
-            && let Some(owned) = self.allocate(need, Place::Memory)
+        if self.free_for(need)
+            && let Some(owned) = self.allocate(need, SegmentSource::Memory)
         {
             return Some(owned);
         }
         if let Some(owned) = self.free_spill.take(need, want) {
             return Some(owned);
         }
-        self.allocate(want, Place::Spill).or_else(|| self.allocate(need, Place::Spill))
+        self.allocate(want, SegmentSource::Spill)
+            .or_else(|| self.allocate(need, SegmentSource::Spill))
     }
 
-    /// Give free memory back to the system until `bytes` fit the budget; not if that is in vain.
-    fn make_room(&mut self, bytes: usize) -> bool {
+    /// Frees free segments until `bytes` fit the budget; none if that cannot succeed.
+    fn free_for(&mut self, bytes: usize) -> bool {
         let budget = self.limits.budget_bytes;
         if self.reserved_bytes - self.free.bytes + bytes as u64 > budget {
             return false;
         }
         while self.reserved_bytes + bytes as u64 > budget {
             let Some(owned) = self.free.pop_largest() else { return false };
-            self.give_back(owned);
+            self.free_segment(owned);
         }
         true
     }
 
-    fn allocate(&mut self, bytes: usize, place: Place) -> Option<Owned<M::Segment>> {
-        if place == Place::Memory && self.reserved_bytes + bytes as u64 > self.limits.budget_bytes {
+    fn allocate(&mut self, bytes: usize, source: SegmentSource) -> Option<Owned<M::Segment>> {
+        if source == SegmentSource::Memory
+            && self.reserved_bytes + bytes as u64 > self.limits.budget_bytes
+        {
             return None;
         }
-        let memory = self.memory.allocate(bytes, place).ok()?;
+        let memory = self.memory.allocate(bytes, source).ok()?;
         if memory.as_ref().len() < bytes {
             return None;
         }
-        self.account(bytes, place);
-        Some(Owned { memory, bytes, place })
+        self.account(bytes, source);
+        Some(Owned { memory, bytes, source })
     }
 
-    fn account(&mut self, bytes: usize, place: Place) {
-        match place {
-            Place::Memory => {
+    fn account(&mut self, bytes: usize, source: SegmentSource) {
+        match source {
+            SegmentSource::Memory => {
                 self.reserved_bytes += bytes as u64;
                 self.reserved_bytes_peak = self.reserved_bytes_peak.max(self.reserved_bytes);
             }
-            Place::Spill => {
+            SegmentSource::Spill => {
                 self.spilled_bytes += bytes as u64;
                 self.spilled_bytes_peak = self.spilled_bytes_peak.max(self.spilled_bytes);
             }
         }
     }
 
-    fn give_back(&mut self, owned: Owned<M::Segment>) {
-        match owned.place {
-            Place::Memory => self.reserved_bytes -= owned.bytes as u64,
-            Place::Spill => self.spilled_bytes -= owned.bytes as u64,
+    fn free_segment(&mut self, owned: Owned<M::Segment>) {
+        match owned.source {
+            SegmentSource::Memory => self.reserved_bytes -= owned.bytes as u64,
+            SegmentSource::Spill => self.spilled_bytes -= owned.bytes as u64,
         }
     }
 
@@ -175,34 +179,34 @@ impl<M: SegmentMemory> Pool<M> {
         let most = self.limits.free_bytes_max;
         let bytes = owned.bytes as u64;
         while bytes <= most && self.free_bytes() + bytes > most {
-            let other = match owned.place {
-                Place::Memory => {
+            let other = match owned.source {
+                SegmentSource::Memory => {
                     self.free_spill.pop_largest().or_else(|| self.free.pop_smaller(owned.bytes))
                 }
-                Place::Spill => self.free_spill.pop_smaller(owned.bytes),
+                SegmentSource::Spill => self.free_spill.pop_smaller(owned.bytes),
             };
             let Some(other) = other else { break };
-            self.give_back(other);
+            self.free_segment(other);
         }
         if self.free_bytes() + bytes > most {
-            self.give_back(owned);
+            self.free_segment(owned);
             return;
         }
-        match owned.place {
-            Place::Memory => self.free.push(owned),
-            Place::Spill => self.free_spill.push(owned),
+        match owned.source {
+            SegmentSource::Memory => self.free.push(owned),
+            SegmentSource::Spill => self.free_spill.push(owned),
         }
     }
 
-    /// Have segments with pages of their own for so many bytes, as far as the budget and the limit
-    /// of free segments go. What there is then.
-    pub fn make_ready(&mut self, bytes: u64) -> u64 {
+    /// Has segments whose pages are faulted in for so many bytes, as far as the budget and the
+    /// limit of free segments allow. Returns what there is then.
+    pub fn prefault(&mut self, bytes: u64) -> u64 {
         let want = self.limits.segment_bytes_max;
         let most = bytes.min(self.limits.free_bytes_max);
         while self.free.bytes + want as u64 <= most {
-            let Some(mut owned) = self.allocate(want, Place::Memory) else { break };
+            let Some(mut owned) = self.allocate(want, SegmentSource::Memory) else { break };
             for page in owned.memory.as_mut().chunks_mut(PAGE_BYTES) {
-                // Not left out although it changes nothing.
+                // `black_box`: the write changes nothing and must not be optimised away.
                 *core::hint::black_box(&mut page[0]) = 0;
             }
             self.free.push(owned);
@@ -210,13 +214,13 @@ impl<M: SegmentMemory> Pool<M> {
         self.free.bytes
     }
 
-    /// Other limits; free segments beyond them are given back.
+    /// Other limits; free segments beyond them are freed.
     pub fn set_limits(&mut self, limits: LogLimits) {
         self.limits = limits.made_valid();
         while self.free_bytes() > self.limits.free_bytes_max {
             let largest = self.free_spill.pop_largest().or_else(|| self.free.pop_largest());
             let Some(owned) = largest else { break };
-            self.give_back(owned);
+            self.free_segment(owned);
         }
         self.overdraft_bytes = self.reserved_bytes;
     }

@@ -42,7 +42,7 @@ pub const fn stride(bytes: usize) -> usize {
 const OFFSET_BITS: u32 = 18;
 const SLOT_BITS: u32 = 20;
 /// Serials of index segments are compared modulo two to this power: right as long as no record
-/// stays uncovered while 32 million index segments (2 TiB of small messages) come and go.
+/// stays live while 32 million index segments (2 TiB of small messages) come and go.
 pub const SERIAL_BITS: u32 = 26;
 /// Largest index segment that an id can point into.
 pub const INDEX_SEGMENT_BYTES_MAX: usize = RECORD_ALIGN << OFFSET_BITS;
@@ -109,7 +109,7 @@ pub struct Head {
     pub next: u64,
     /// Payload bytes.
     pub bytes: usize,
-    /// Not yet covered by a line of the destination.
+    /// Not yet received by a checkpoint of the destination.
     pub live: bool,
     /// The payload lies in a bulk segment.
     pub bulk: bool,
@@ -197,7 +197,7 @@ pub fn link(segment: &mut [u8], offset: usize, next: u64) {
     segment[offset..offset + 8].copy_from_slice(&next.to_le_bytes());
 }
 
-/// Mark a record as covered.
+/// Marks a record as dropped.
 pub fn kill(segment: &mut [u8], offset: usize) {
     // The flags are the top 16 bits of a little-endian word: LIVE is bit 0 of byte 6.
     segment[offset + 22] &= !1;

@@ -1,5 +1,6 @@
-//! Dropping what a line covers. One walk over the set's index segments decides each record,
-//! makes the chains of its members anew and frees every segment that is left without records.
+//! Dropping records whose messages a checkpoint has received. One walk over the set's index
+//! segments decides each record, rebuilds the chains of its members and frees every segment that is
+//! left without records.
 
 use super::config::{SegmentMemory, Trimmed};
 use super::record::{self, Position};
@@ -8,11 +9,11 @@ use rustbtl_fragments::host::LogEntry;
 use rustbtl_fragments::ids::SetId;
 
 impl<M: SegmentMemory> PayloadLog<M> {
-    /// A line of `set` is complete: drop the records towards it that `covered` says the line
-    /// holds. It is asked once for each live record, in the order of appending.
+    /// A checkpoint of `set` is complete: drops the records towards it that the checkpoint has
+    /// received. `received` is called once for each live record, in the order of appending.
     ///
-    /// `covered` must be false for a record that a transport or an exposed send still refers to.
-    pub fn trim(&mut self, set: SetId, mut covered: impl FnMut(&LogEntry) -> bool) -> Trimmed {
+    /// It must be false for a record that a transport or an exposed send still refers to.
+    pub fn trim(&mut self, set: SetId, mut received: impl FnMut(&LogEntry) -> bool) -> Trimmed {
         let mut trimmed = Trimmed::default();
         let Some(&index) = self.set_indexes.get(&set) else { return trimmed };
         for &peer in &self.sets[index as usize].peers {
@@ -21,7 +22,7 @@ impl<M: SegmentMemory> PayloadLog<M> {
         }
         let mut segments = core::mem::take(&mut self.sets[index as usize].segments);
         segments.retain(|&slot| {
-            self.trim_segment(slot, set, &mut covered, &mut trimmed);
+            self.trim_segment(slot, set, &mut received, &mut trimmed);
             let kept = self.segment(slot).live > 0;
             if !kept {
                 self.close(slot);
@@ -34,7 +35,7 @@ impl<M: SegmentMemory> PayloadLog<M> {
         log.bytes -= trimmed.bytes;
         self.counters.messages -= trimmed.messages;
         self.counters.bytes -= trimmed.bytes;
-        self.marks.shrunk(self.pool.in_use_bytes(), &self.pool.limits);
+        self.watermarks.shrunk(self.pool.in_use_bytes(), &self.pool.limits);
         trimmed
     }
 
@@ -42,7 +43,7 @@ impl<M: SegmentMemory> PayloadLog<M> {
         &mut self,
         slot: u32,
         set: SetId,
-        covered: &mut impl FnMut(&LogEntry) -> bool,
+        received: &mut impl FnMut(&LogEntry) -> bool,
         trimmed: &mut Trimmed,
     ) {
         let segment = self.segment(slot);
@@ -53,7 +54,7 @@ impl<M: SegmentMemory> PayloadLog<M> {
             let memory = self.segment(slot).memory.as_ref();
             let head = record::read(memory, offset);
             let entry = record::read_entry(memory, offset, set);
-            if head.live && covered(&entry) {
+            if head.live && received(&entry) {
                 self.drop_record(slot, offset, head.bulk);
                 trimmed.messages += 1;
                 trimmed.bytes += entry.bytes;

@@ -1,7 +1,7 @@
 //! Memory and messages for the tests of the payload log.
 #![allow(dead_code)]
 
-use rustbtl_checkpoint::{LogLimits, PayloadLog, Place, SegmentMemory};
+use rustbtl_checkpoint::{LogLimits, PayloadLog, SegmentMemory, SegmentSource};
 use rustbtl_fragments::host::{LogEntry, LogFull};
 use rustbtl_fragments::ids::{CommRank, ContextId, LogRecord, MessageSeq, PeerId, SetId};
 use rustbtl_fragments::wire::StreamKey;
@@ -24,12 +24,12 @@ impl SegmentMemory for Vectors {
     type Segment = Vec<u8>;
     type Error = &'static str;
 
-    fn allocate(&mut self, bytes: usize, place: Place) -> Result<Vec<u8>, &'static str> {
-        match place {
-            Place::Memory if self.memory_fails => return Err("no memory"),
-            Place::Memory => {}
-            Place::Spill if self.spill_bytes_left < bytes => return Err("no spill"),
-            Place::Spill => self.spill_bytes_left -= bytes,
+    fn allocate(&mut self, bytes: usize, source: SegmentSource) -> Result<Vec<u8>, &'static str> {
+        match source {
+            SegmentSource::Memory if self.memory_fails => return Err("no memory"),
+            SegmentSource::Memory => {}
+            SegmentSource::Spill if self.spill_bytes_left < bytes => return Err("no spill"),
+            SegmentSource::Spill => self.spill_bytes_left -= bytes,
         }
         self.allocations += 1;
         Ok(vec![0xA5; bytes])

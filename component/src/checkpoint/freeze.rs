@@ -7,7 +7,7 @@ use crate::engine::shared::ExclusiveGuard as Engine;
 use core::ops::Range;
 use rustbtl_coordination::control::{CheckpointId, FromRank, Message, ToRank, frozen_in_pause};
 use rustbtl_fragments::ids::PeerId;
-use rustbtl_process::inside::{Copying, FreezeOptions, FrozenChild, Outcome, Restored, Snapshot};
+use rustbtl_process::freeze::{Copying, FreezeOptions, FrozenChild, Outcome, Restored, Snapshot};
 use std::os::fd::RawFd;
 
 /// Room for the description of a process, which is seldom more than 100 KB; untouched until used.
@@ -77,13 +77,13 @@ pub(crate) fn take(
     };
     // What the program has printed before the snapshot must not be taken for what it prints after.
     let barrier = SharedMemoryBarrier::of(checkpoint, id, driver);
-    let mut after_parked = || {
+    let mut after_suspended = || {
         barrier.suspended()?;
         guardian.exchange(&suspended, &drained)
     };
     let mut before_release = || barrier.snapshotted();
     let mut options = FreezeOptions {
-        after_parked: Some(&mut after_parked),
+        after_suspended: Some(&mut after_suspended),
         before_release: Some(&mut before_release),
         supplied: &supplied,
         muted: &muted,

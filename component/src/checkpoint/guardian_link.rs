@@ -4,7 +4,6 @@
 //! locked while a caller waits for a message.
 
 use crate::os::{OsError, errno};
-use core::fmt;
 use rustbtl_coordination::control::{ControlError, FrameBuffer, FromRank, Message, ToRank};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
@@ -13,37 +12,20 @@ use std::sync::{Mutex, PoisonError};
 pub const FD_VARIABLE: &str = "RUSTBTL_GUARDIAN_FD";
 
 /// Why there is no talking to the guardian.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum GuardianError {
     /// `RUSTBTL_GUARDIAN_FD` does not name a socket.
+    #[error("{FD_VARIABLE}={0} does not name a socket of this process")]
     Variable(String),
     /// A system call failed.
+    #[error("talking to the guardian: {0}")]
     Os(OsError),
     /// What it sent, or what was to be sent, is wrong.
-    Control(ControlError),
+    #[error("talking to the guardian: {0}")]
+    Control(#[from] ControlError),
     /// It has gone: the job is ending.
+    #[error("the guardian of this process has gone")]
     Gone,
-}
-
-impl fmt::Display for GuardianError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Variable(value) => {
-                write!(f, "{FD_VARIABLE}={value} does not name a socket of this process")
-            }
-            Self::Os(error) => write!(f, "talking to the guardian: {error}"),
-            Self::Control(error) => write!(f, "talking to the guardian: {error}"),
-            Self::Gone => f.write_str("the guardian of this process has gone"),
-        }
-    }
-}
-
-impl std::error::Error for GuardianError {}
-
-impl From<ControlError> for GuardianError {
-    fn from(error: ControlError) -> Self {
-        Self::Control(error)
-    }
 }
 
 /// The connection.

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 use rustbtl_coordination::control::{CheckpointId, FromRank, RankEndpoint, ToRank};
 use rustbtl_coordination::quiescence::Input;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
-use rustbtl_process::inside::Restored;
+use rustbtl_process::freeze::Restored;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -8,7 +8,7 @@ use crate::sync::checkpoint_signals::{CheckpointSignals, SIGNALS};
 use rustbtl_coordination::control::{CheckpointId, SnapshotMemory, ToRank};
 use rustbtl_coordination::quiescence::Quiescence;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
-use rustbtl_process::inside::{Freezer, FrozenChild};
+use rustbtl_process::freeze::{Freezer, FrozenChild};
 use std::collections::BTreeMap;
 
 /// Where the checkpoint thread is in MPI_Finalize.

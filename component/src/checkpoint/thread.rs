@@ -33,7 +33,7 @@ use rustbtl_coordination::control::{CheckpointId, FromRank, ReplayBlocker, ToRan
 use rustbtl_coordination::quiescence::{CheckpointAnswer, CheckpointRefusal, Input, Quiescence};
 use rustbtl_fragments::engine::ReceivedVector;
 use rustbtl_fragments::ids::PeerId;
-use rustbtl_process::inside::Freezer;
+use rustbtl_process::freeze::Freezer;
 use std::collections::BTreeMap;
 
 /// How often MPI_Init is asked whether it is over.

@@ -181,7 +181,7 @@ impl EngineHost {
         unsafe { (self.glue.resolve)(handle as *mut _, rank.0, i32::from(local), &mut name) };
         self.peers.number(name).unwrap_or_else(|| {
             let who = format!("rank {} of job {:#x}", name.rank, name.job);
-            self.glue.fatal("no-way", &[&who, "?", "it was started by another mpirun"])
+            self.glue.fatal("unreachable", &[&who, "?", "it was started by another mpirun"])
         })
     }
 
@@ -208,7 +208,7 @@ impl EngineHost {
     fn meet(&mut self, peer: PeerId) -> PeerInfo {
         let endpoint = self.checked_endpoint(peer);
         let (route, limits) = self.transports.connect(peer, &endpoint).unwrap_or_else(|why| {
-            self.glue.fatal("no-way", &[&self.describe(peer), &endpoint.node, &why])
+            self.glue.fatal("unreachable", &[&self.describe(peer), &endpoint.node, &why])
         });
         self.glue.verbose(verbose::TRACE, || {
             format!("{} is reached over {}", self.describe(peer), route.name())

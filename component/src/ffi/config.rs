@@ -66,7 +66,7 @@ impl JobPlace {
         // SAFETY: glue.h: `local_size` ranks and as many places.
         let ranks = unsafe { core::slice::from_raw_parts(job.local_ranks, count) };
         // SAFETY: as above.
-        let places = unsafe { core::slice::from_raw_parts(job.local_places, count) };
+        let places = unsafe { core::slice::from_raw_parts(job.localities, count) };
         let place = |&from: &*const c_char| {
             // SAFETY: null or a C string.
             (!from.is_null()).then(|| unsafe { text(from) })

@@ -9,7 +9,7 @@ use static_assertions::const_assert_eq;
 pub const DONE: i32 = 0;
 /// The operation completes later.
 pub const PENDING: i32 = 1;
-/// The user has seen why.
+/// A help text has said why.
 pub const FAILED: i32 = -1;
 /// The payload log has no room.
 pub const LOG_FULL: i32 = -2;
@@ -143,7 +143,7 @@ pub struct Job {
     /// World ranks on this node, ascending, own one included.
     pub local_ranks: *const u32,
     /// Locality string of each, null where unknown.
-    pub local_places: *const *const c_char,
+    pub localities: *const *const c_char,
     /// This process.
     pub me: Name,
     /// Processes of the job.
@@ -163,10 +163,10 @@ pub struct Job {
 const_assert_eq!(size_of::<Job>(), 56);
 const_assert_eq!(offset_of!(Job, threads), 52);
 
-/// A function of MPI that the program calls by way of us: `rustbtl_in_place_t`.
+/// A function of MPI that is interposed: `rustbtl_interposed_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct InPlaceOf {
+pub struct InterposedFunction {
     /// As MPI has it. Null: behind the last.
     pub name: *const core::ffi::c_char,
     /// For tools that have their own of the first name.
@@ -177,7 +177,7 @@ pub struct InPlaceOf {
     pub own: *const (),
 }
 
-const_assert_eq!(size_of::<InPlaceOf>(), 32);
+const_assert_eq!(size_of::<InterposedFunction>(), 32);
 
 /// What C does for Rust.
 #[repr(C)]
@@ -217,19 +217,19 @@ pub struct Glue {
     pub cleanup: unsafe extern "C" fn(*const c_char),
     /// 0: in MPI_Init; 1: after it; 2: in or after MPI_Finalize.
     pub stage: unsafe extern "C" fn() -> i32,
-    /// A guardian protects this process: survive the loss of the PMIx server once `restored`,
+    /// This process has a guardian: survive the loss of the PMIx server once `restored`,
     /// and have MPI_Finalize wait for the others by `rustbtl_fence`.
     pub protect: unsafe extern "C" fn() -> i32,
     /// The process was restored: it has no PMIx server any more.
     pub restored: unsafe extern "C" fn(),
-    /// What `rustbtl_fence` asked for is over.
+    /// The fence that `rustbtl_fence` began is complete.
     pub fenced: unsafe extern "C" fn(),
     /// Open MPI's own MPI_Wtime.
     pub wtime: unsafe extern "C" fn() -> f64,
-    /// What the program calls by way of us; the last has no name.
-    pub in_place: *const InPlaceOf,
-    /// Is an endpoint only asked for at its process' daemon when somebody wants it? 0: no.
-    pub cards_on_demand: i32,
+    /// The functions that are interposed; the last has no name.
+    pub interposed: *const InterposedFunction,
+    /// Is an endpoint only fetched, from the daemon of its process, when somebody needs it? 0: no.
+    pub endpoints_on_demand: i32,
     /// A line on the component's own output stream: see [`crate::ffi::verbose`].
     pub verbose: unsafe extern "C" fn(i32, *const c_char),
 }

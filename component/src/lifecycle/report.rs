@@ -70,8 +70,8 @@ pub fn counters(driver: &Driver) -> [(&'static str, u64); COUNTERS] {
         ("log_spilled_bytes", log.spilled_bytes),
         ("engine_ns", if driver.clock.on { driver.clock.ns() } else { 0 }),
         ("log_spilled_bytes_peak", log.spilled_bytes_peak),
-        ("log_lines_asked", requested),
-        ("lines", completed),
+        ("log_checkpoints_requested", requested),
+        ("checkpoints", completed),
         ("piggyback_frames", c.piggyback_frames),
     ]
 }

@@ -113,7 +113,7 @@ fn make_log(
     };
     let mut log = PayloadLog::new(memory, limits);
     if config.log_prefault > 0 {
-        log.make_ready(config.log_prefault);
+        log.prefault(config.log_prefault);
     }
     log
 }

@@ -7,7 +7,7 @@
 use crate::ffi::table::Glue;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use rustbtl_process::inside::got::{self, Objects};
+use rustbtl_process::freeze::got::{self, Objects};
 use std::sync::OnceLock;
 
 /// A function that is called by way of us.
@@ -78,7 +78,7 @@ impl InPlace {
 pub fn install(glue: &Glue) {
     OF_C.get_or_init(|| {
         let mut all = Vec::new();
-        let mut next = glue.in_place;
+        let mut next = glue.interposed;
         // SAFETY: a table that lives as long as the process, and ends with an entry without name.
         while let Some(entry) = unsafe { next.as_ref() }.filter(|entry| !entry.name.is_null()) {
             // SAFETY: constants of C.

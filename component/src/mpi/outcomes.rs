@@ -1,5 +1,5 @@
-//! What C asks and reports about calls whose outcome depends on when messages come (see `glue.h`):
-//! tests, waits for any or some, probes, cancels. Only while outcomes are recorded or forced.
+//! Nondeterministic calls, as C makes and records them (see `glue.h`): tests, waits for any or
+//! some, probes, cancels. Only while outcomes are recorded or replayed.
 
 use crate::engine::driver_state::Driver;
 use crate::engine::shared::shared;
@@ -10,27 +10,27 @@ use rustbtl_fragments::engine::{Source, TagMatch};
 use rustbtl_fragments::host::Status;
 use rustbtl_fragments::ids::{CommId, MessageId, ReceiveId};
 
-/// `rustbtl_question`: test, then report.
-const LOOK: i32 = 0;
-/// Nothing is complete.
-const NOTHING: i32 = 1;
+/// `rustbtl_nondet_call`: execute it, then record its outcome.
+const EXECUTE: i32 = 0;
+/// Report that nothing is complete.
+const REPORT_NOTHING: i32 = 1;
 /// Wait for these.
 const AWAIT: i32 = 2;
 
 /// `rustbtl_probe`: take it out of matching.
 pub const PROBE_CLAIM: u32 = 1;
-/// That nothing is here is no answer.
+/// The call blocks: "nothing" is no result.
 const PROBE_BLOCKS: u32 = 2;
-/// If nothing is here, that is the answer.
+/// If nothing is here, that is the result.
 const PROBE_LAST: u32 = 4;
 
 /// Nothing is here yet.
 pub const PROBE_NOT_YET: i32 = 0;
 /// Found.
 pub const PROBE_FOUND: i32 = 1;
-/// The program gets the answer that there is nothing.
+/// It is reported to the program that there is nothing.
 const PROBE_NOTHING: i32 = 2;
-/// It was found before: poll until it is here.
+/// It was found before: probe again until it is here.
 const PROBE_WAIT: i32 = 3;
 
 fn question(call: u32, active: u32) -> NondetCall {
@@ -38,33 +38,33 @@ fn question(call: u32, active: u32) -> NondetCall {
     NondetCall::requests(known.unwrap_or(CallKind::Test), active)
 }
 
-/// The program asks about `active` requests.
+/// The program makes a nondeterministic call on `active` requests.
 ///
 /// # Safety
-/// `places` has `room`; `count` is null or writable.
+/// `indices` has `room`; `count` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rustbtl_question(
+pub unsafe extern "C" fn rustbtl_nondet_call(
     call: u32,
     active: u32,
     room: u32,
-    places: *mut i32,
+    indices: *mut i32,
     count: *mut i32,
 ) -> i32 {
     let shared = shared();
     let mut driver = shared.enter();
     let question = question(call, active);
     let code = match driver.replay_decision(question) {
-        ReplayDecision::Execute => LOOK,
-        ReplayDecision::ReportNothing => NOTHING,
+        ReplayDecision::Execute => EXECUTE,
+        ReplayDecision::ReportNothing => REPORT_NOTHING,
         ReplayDecision::Await(Outcome::Requests(list)) => {
-            if list.len() > room as usize || list.iter().any(|&place| place >= room) {
+            if list.len() > room as usize || list.iter().any(|&index| index >= room) {
                 let told = format!("{question} gave {list:?}, there are {room} requests");
                 driver.host.glue.fatal("divergence", &[&told]);
             }
             if !list.is_empty() {
                 // SAFETY: no longer than `room`.
-                let out = unsafe { core::slice::from_raw_parts_mut(places, list.len()) };
-                out.iter_mut().zip(&list).for_each(|(out, &place)| *out = place as i32);
+                let out = unsafe { core::slice::from_raw_parts_mut(indices, list.len()) };
+                out.iter_mut().zip(&list).for_each(|(out, &index)| *out = index as i32);
             }
             // SAFETY: null or writable.
             if let Some(count) = unsafe { count.as_mut() } {
@@ -78,17 +78,17 @@ pub unsafe extern "C" fn rustbtl_question(
     code
 }
 
-/// What it is to get: `count` places; -1: nothing. 0: it has to ask again, as the process was
-/// frozen since it read `epoch`.
+/// Its outcome: `count` indices; -1: nothing. 0: it has to be executed again, since a snapshot of
+/// the process was taken after it read `epoch`.
 ///
 /// # Safety
-/// `places` is readable for `count`.
+/// `indices` is readable for `count`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rustbtl_outcome(
+pub unsafe extern "C" fn rustbtl_record_outcome(
     call: u32,
     active: u32,
     count: i32,
-    places: *const i32,
+    indices: *const i32,
     epoch: u32,
 ) -> i32 {
     let question = question(call, active);
@@ -97,8 +97,8 @@ pub unsafe extern "C" fn rustbtl_outcome(
         (_, CallKind::Test | CallKind::TestAll) => Some(Outcome::Done),
         (_, _) => {
             // SAFETY: the caller's promise; not null, as it is not for a test of one or all.
-            let places = unsafe { core::slice::from_raw_parts(places, count as usize) };
-            Some(Outcome::Requests(places.iter().map(|&place| place as u32).collect()))
+            let indices = unsafe { core::slice::from_raw_parts(indices, count as usize) };
+            Some(Outcome::Requests(indices.iter().map(|&index| index as u32).collect()))
         }
     };
     let shared = shared();
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn rustbtl_outcome(
 }
 
 /// MPI_Cancel of a receive of the program. 1: it is gone and will not complete. (Whether that is
-/// recorded is asked in here, where no snapshot is taken.)
+/// recorded is decided in here, where no snapshot is taken.)
 ///
 /// # Safety
 /// Null, or an operation as glue.h describes it.

@@ -1,7 +1,7 @@
 //! time() of a protected program: the date that its first thread gets is recorded, and given again
 //! to a process that was restored (docs/adr/0014). Programs seed random numbers with it.
 //!
-//! As MPI_Wtime's (`wtime`), calls are made to come here by `in_place`; but only those of objects
+//! As MPI_Wtime's (`wtime`), calls are made to come here by `interpose`; but only those of objects
 //! that call MPI, and of libgfortran: Open MPI and the C library read the date when they like, and
 //! not as often in the next incarnation. The machine is coordination's `ProgramTime`.
 //!
@@ -54,7 +54,7 @@ unsafe extern "C" fn time(out: *mut libc::time_t) -> libc::time_t {
     seconds
 }
 
-/// From the next `in_place::redirect_new_objects` on the program's calls of time() come here.
+/// From the next `interpose::redirect_new_objects` on the program's calls of time() come here.
 pub fn install() {
     TIME.put(libc::time as *const () as usize, time as *const () as usize);
 }

@@ -9,11 +9,11 @@ use rustbtl_fragments::host::Host;
 use rustbtl_fragments::ids::CommRank;
 
 /// How a window works, as glue.h numbers it.
-const PAST_US: i32 = 0;
-const OVER_US: i32 = 1;
-const IN_MEMORY: i32 = 2;
+const BYPASSES: i32 = 0;
+const OVER_PML: i32 = 1;
+const SHARED_MEMORY: i32 = 2;
 
-const GOES_PAST_US: &str = "its one-sided communication goes past rustbtl, over a component of \
+const GOES_PAST_US: &str = "its one-sided communication bypasses rustbtl, over a component of \
                             Open MPI other than osc/pt2pt: nobody could repeat it";
 const COMES_ANYTIME: &str = "it uses one-sided communication, and at what moments others wrote to \
                              its windows is not recorded: nobody could repeat it";
@@ -25,10 +25,10 @@ const BY_CHANCE: &str = "its ranks change a window in shared memory in an order 
 /// A window is made, or used in this way. `comm`: handle of its communicator of `size` ranks.
 pub fn seen(how: i32, comm: u64, size: u32) {
     match how {
-        PAST_US => mark_not_replayable(GOES_PAST_US, ReplayBlocker::Everybody),
-        OVER_US => mark_not_replayable(COMES_ANYTIME, ReplayBlocker::Set),
-        IN_MEMORY if !leaves_the_set(comm, size) => {}
-        IN_MEMORY => mark_not_replayable(LEAVES_THE_SET, ReplayBlocker::Set),
+        BYPASSES => mark_not_replayable(GOES_PAST_US, ReplayBlocker::Everybody),
+        OVER_PML => mark_not_replayable(COMES_ANYTIME, ReplayBlocker::Set),
+        SHARED_MEMORY if !leaves_the_set(comm, size) => {}
+        SHARED_MEMORY => mark_not_replayable(LEAVES_THE_SET, ReplayBlocker::Set),
         _ => mark_not_replayable(BY_CHANCE, ReplayBlocker::Set),
     }
 }

@@ -14,10 +14,9 @@ pub mod signals;
 pub mod socket;
 pub mod wake;
 
-use core::fmt;
-
 /// A system call that failed.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{what} on {on} failed: {}", self.text())]
 pub struct OsError {
     /// What was tried: the name of the call.
     pub what: &'static str,
@@ -43,14 +42,6 @@ impl OsError {
         errno_text(self.code)
     }
 }
-
-impl fmt::Display for OsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} on {} failed: {}", self.what, self.on, self.text())
-    }
-}
-
-impl std::error::Error for OsError {}
 
 /// errno of the calling thread.
 #[inline]

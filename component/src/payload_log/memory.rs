@@ -2,7 +2,7 @@
 
 use crate::payload_log::prefault::Prefault;
 use crate::payload_log::segment::Segment;
-use rustbtl_checkpoint::{Place, SegmentMemory};
+use rustbtl_checkpoint::{SegmentMemory, SegmentSource};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -91,10 +91,12 @@ impl SegmentMemory for LogMemory {
     type Segment = Segment;
     type Error = io::Error;
 
-    fn allocate(&mut self, bytes: usize, place: Place) -> io::Result<Segment> {
-        match place {
-            Place::Memory => self.prepared(bytes).map_or_else(|| Segment::anonymous(bytes), Ok),
-            Place::Spill => self.spill(bytes).inspect_err(|error| {
+    fn allocate(&mut self, bytes: usize, source: SegmentSource) -> io::Result<Segment> {
+        match source {
+            SegmentSource::Memory => {
+                self.prepared(bytes).map_or_else(|| Segment::anonymous(bytes), Ok)
+            }
+            SegmentSource::Spill => self.spill(bytes).inspect_err(|error| {
                 self.spill_error = Some(error.to_string());
             }),
         }
@@ -108,12 +110,12 @@ mod tests {
     #[test]
     fn spilled_segments_are_memory_like_any_other() {
         let mut memory = LogMemory::new(Some(std::env::temp_dir()), 0);
-        let mut one = memory.allocate(1 << 16, Place::Spill).unwrap();
-        let mut two = memory.allocate(1 << 16, Place::Spill).unwrap();
+        let mut one = memory.allocate(1 << 16, SegmentSource::Spill).unwrap();
+        let mut two = memory.allocate(1 << 16, SegmentSource::Spill).unwrap();
         one.as_mut().fill(1);
         two.as_mut().fill(2);
         assert!(one.as_ref().iter().all(|&b| b == 1) && two.as_ref().iter().all(|&b| b == 2));
-        let mut three = memory.allocate(4 << 20, Place::Memory).unwrap();
+        let mut three = memory.allocate(4 << 20, SegmentSource::Memory).unwrap();
         three.touch();
         assert_eq!(three.as_ref().len(), 4 << 20);
         assert_eq!(three.as_ref().as_ptr() as usize % HUGE, 0, "on a huge page's boundary");
@@ -123,7 +125,7 @@ mod tests {
     fn dropped_segments_give_their_blocks_back() {
         use std::os::unix::fs::MetadataExt;
         let mut memory = LogMemory::new(Some(std::env::temp_dir()), 1);
-        let mut one = memory.allocate(4 << 20, Place::Spill).unwrap();
+        let mut one = memory.allocate(4 << 20, SegmentSource::Spill).unwrap();
         one.as_mut().fill(1);
         let blocks = |memory: &LogMemory| {
             memory.spill.as_ref().map_or(0, |file| file.metadata().map_or(0, |data| data.blocks()))
@@ -137,8 +139,8 @@ mod tests {
     #[test]
     fn a_directory_that_cannot_be_written_is_an_error() {
         let mut memory = LogMemory::new(Some(PathBuf::from("/proc/self/nowhere")), 0);
-        assert!(memory.allocate(1 << 16, Place::Spill).is_err());
+        assert!(memory.allocate(1 << 16, SegmentSource::Spill).is_err());
         assert!(memory.spill_error.is_some());
-        assert!(LogMemory::new(None, 0).allocate(1 << 16, Place::Spill).is_err());
+        assert!(LogMemory::new(None, 0).allocate(1 << 16, SegmentSource::Spill).is_err());
     }
 }

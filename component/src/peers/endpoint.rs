@@ -9,8 +9,8 @@
 //! ```
 //! Strings and blobs: u16 length, then the bytes. Integers are little endian.
 
-use core::fmt;
 use rustbtl_fragments::ids::{Incarnation, SetId};
+use rustbtl_fragments::little_endian::{LittleEndian, take_bytes};
 use rustbtl_fragments::wire;
 use std::collections::BTreeMap;
 
@@ -45,11 +45,13 @@ pub struct Endpoint {
 }
 
 /// Why an endpoint is of no use.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EndpointError {
     /// Not an endpoint at all.
+    #[error("what it published cannot be read")]
     Damaged,
     /// Another version of the component.
+    #[error("version {version} (wire format {wire:#x}) on node {node}")]
     Version {
         /// Its version.
         version: String,
@@ -60,20 +62,9 @@ pub enum EndpointError {
     },
 }
 
-impl fmt::Display for EndpointError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Damaged => write!(f, "what it published cannot be read"),
-            Self::Version { version, wire, node } => {
-                write!(f, "version {version} (wire format {wire:#x}) on node {node}")
-            }
-        }
-    }
-}
-
 fn put(out: &mut Vec<u8>, bytes: &[u8]) {
     let length = bytes.len().min(usize::from(u16::MAX));
-    out.extend_from_slice(&(length as u16).to_le_bytes());
+    (length as u16).append(out);
     out.extend_from_slice(&bytes[..length]);
 }
 
@@ -81,22 +72,17 @@ struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     fn take(&mut self, bytes: usize) -> Result<&'a [u8], EndpointError> {
-        let (head, tail) = self.0.split_at_checked(bytes).ok_or(EndpointError::Damaged)?;
-        self.0 = tail;
-        Ok(head)
+        take_bytes(&mut self.0, bytes).ok_or(EndpointError::Damaged)
     }
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], EndpointError> {
-        self.take(N)?.try_into().map_err(|_| EndpointError::Damaged)
-    }
-    fn u32(&mut self) -> Result<u32, EndpointError> {
-        self.array().map(u32::from_le_bytes)
+    fn number<N: LittleEndian>(&mut self) -> Result<N, EndpointError> {
+        N::take_from(&mut self.0).ok_or(EndpointError::Damaged)
     }
     fn blob(&mut self) -> Result<&'a [u8], EndpointError> {
-        let length = u16::from_le_bytes(self.array()?);
+        let length: u16 = self.number()?;
         self.take(usize::from(length))
     }
     fn addresses(&mut self) -> Result<BTreeMap<String, Vec<u8>>, EndpointError> {
-        let [count] = self.array()?;
+        let count: u8 = self.number()?;
         (0..count).map(|_| Ok((self.text()?, self.blob()?.to_vec()))).collect()
     }
     fn text(&mut self) -> Result<String, EndpointError> {
@@ -117,11 +103,11 @@ impl Endpoint {
         out.push(wire::VERSION);
         put(&mut out, self.node.as_bytes());
         for number in [self.rank, self.size, self.pid] {
-            out.extend_from_slice(&number.to_le_bytes());
+            number.append(&mut out);
         }
-        out.extend_from_slice(&self.incarnation.0.to_le_bytes());
-        out.extend_from_slice(&self.policy.to_le_bytes());
-        out.extend_from_slice(&self.set.0.to_le_bytes());
+        self.incarnation.0.append(&mut out);
+        self.policy.append(&mut out);
+        self.set.0.append(&mut out);
         put(&mut out, self.policy_text.as_bytes());
         put(&mut out, self.segment.as_bytes());
         out.push(self.addresses.len() as u8);
@@ -139,19 +125,19 @@ impl Endpoint {
             return Err(EndpointError::Damaged);
         }
         let version = reader.text()?;
-        let [wire] = reader.array()?;
+        let wire: u8 = reader.number()?;
         let node = reader.text()?;
         if version != VERSION || wire != wire::VERSION {
             return Err(EndpointError::Version { version, wire, node });
         }
         let endpoint = Self {
             node,
-            rank: reader.u32()?,
-            size: reader.u32()?,
-            pid: reader.u32()?,
-            incarnation: Incarnation(u16::from_le_bytes(reader.array()?)),
-            policy: u64::from_le_bytes(reader.array()?),
-            set: SetId(reader.u32()?),
+            rank: reader.number()?,
+            size: reader.number()?,
+            pid: reader.number()?,
+            incarnation: Incarnation(reader.number()?),
+            policy: reader.number()?,
+            set: SetId(reader.number()?),
             policy_text: reader.text()?,
             segment: reader.text()?,
             addresses: reader.addresses()?,

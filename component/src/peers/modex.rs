@@ -20,7 +20,7 @@ fn fetched() -> MutexGuard<'static, BTreeMap<u32, Vec<u8>>> {
 
 /// Have them here, if it takes that.
 pub fn fetch_all(glue: &Glue, peers: &Peers) {
-    if glue.cards_on_demand == 0 {
+    if glue.endpoints_on_demand == 0 {
         return;
     }
     // Everybody begins with another one: nobody's daemon is asked by all at once.

@@ -2,6 +2,7 @@
 
 use super::frame::ControlError;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
+use rustbtl_fragments::little_endian::{LittleEndian, take_bytes};
 
 /// Something that a message consists of.
 pub trait Field: Sized {
@@ -16,22 +17,18 @@ pub trait Field: Sized {
 
 /// The next `count` bytes.
 fn bytes<'a>(from: &mut &'a [u8], count: usize) -> Result<&'a [u8], ControlError> {
-    let (head, rest) = from.split_at_checked(count).ok_or(ControlError::Damaged)?;
-    *from = rest;
-    Ok(head)
+    take_bytes(from, count).ok_or(ControlError::Damaged)
 }
 
 macro_rules! integer {
     ($($kind:ty)*) => { $(
         impl Field for $kind {
             fn put(&self, out: &mut Vec<u8>) {
-                out.extend_from_slice(&self.to_le_bytes());
+                self.append(out);
             }
 
             fn take(from: &mut &[u8]) -> Result<Self, ControlError> {
-                let (head, rest) = from.split_first_chunk().ok_or(ControlError::Damaged)?;
-                *from = rest;
-                Ok(Self::from_le_bytes(*head))
+                LittleEndian::take_from(from).ok_or(ControlError::Damaged)
             }
         }
     )* };

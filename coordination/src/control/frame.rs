@@ -1,6 +1,7 @@
 //! Frames: the header in front of every message, and pieces of a stream put together again.
 
 use core::fmt;
+use rustbtl_fragments::little_endian::LittleEndian;
 
 /// Version of all messages of this module. Part 3 has 1.
 pub const VERSION: u8 = 1;
@@ -69,7 +70,7 @@ pub trait Message: Sized {
         if body > BODY_BYTES_MAX {
             return Err(ControlError::TooLong(u32::try_from(body).unwrap_or(u32::MAX)));
         }
-        out[..4].copy_from_slice(&(body as u32).to_le_bytes());
+        (body as u32).write_at(&mut out, 0);
         Ok(out)
     }
 
@@ -96,7 +97,7 @@ fn check(header: &[u8; HEADER_BYTES]) -> Result<usize, ControlError> {
     if header[4] != VERSION {
         return Err(ControlError::Version(header[4]));
     }
-    let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
+    let length = u32::read_at(header, 0);
     if length as usize > BODY_BYTES_MAX {
         return Err(ControlError::TooLong(length));
     }

@@ -6,6 +6,7 @@
 use super::{CallKind, Determinant, NondetCall, Outcome, TimeReading};
 use core::fmt;
 use rustbtl_fragments::ids::{MessageName, MessageSeq, PeerId, ReceiveName};
+use rustbtl_fragments::little_endian::LittleEndian;
 
 const MATCHED: u8 = 1;
 const NOTHING: u8 = 2;
@@ -117,7 +118,7 @@ pub fn encode(determinant: &Determinant, out: &mut Vec<u8>) {
             out.push(NOTHING);
             put_call(out, first);
             put(out, *count);
-            out.extend_from_slice(&hash.to_le_bytes());
+            hash.append(out);
         }
         Determinant::Outcome { call, outcome } => encode_found(call, outcome, out),
         Determinant::ProgramTime(TimeReading { call, calls, seconds }) => {
@@ -171,9 +172,8 @@ pub fn decode(from: &mut &[u8]) -> Result<Determinant, CodecError> {
         }
         NOTHING => {
             let (first, count) = (take_call(from)?, take(from)?);
-            let (hash, rest) = from.split_first_chunk().ok_or(CodecError::Short)?;
-            *from = rest;
-            Determinant::Nothing { first, count, hash: u64::from_le_bytes(*hash) }
+            let hash = u64::take_from(from).ok_or(CodecError::Short)?;
+            Determinant::Nothing { first, count, hash }
         }
         DATE => {
             let (call, calls, seconds) = (take(from)?, take(from)?, take(from)?);

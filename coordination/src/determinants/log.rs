@@ -13,6 +13,7 @@
 use super::codec;
 use super::replay_decisions::Numbered;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
+use rustbtl_fragments::little_endian::LittleEndian;
 use rustbtl_fragments::send_gate::{Marks, Recorded};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -253,10 +254,10 @@ impl DeterminantBatch {
     /// For sending it to the replica.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
-        out.extend_from_slice(&self.set.0.to_le_bytes());
-        out.extend_from_slice(&u32::from(self.incarnation.0).to_le_bytes());
+        self.set.0.append(&mut out);
+        u32::from(self.incarnation.0).append(&mut out);
         for word in [self.from, self.upto, self.inherits] {
-            out.extend_from_slice(&word.to_le_bytes());
+            word.append(&mut out);
         }
         for record in &self.records {
             codec::put(&mut out, record.at - self.from);
@@ -273,9 +274,7 @@ impl DeterminantBatch {
     /// The bytes are damaged or of another version.
     pub fn decode(bytes: &[u8]) -> Result<Self, codec::CodecError> {
         let (head, mut rest) = bytes.split_first_chunk::<36>().ok_or(codec::CodecError::Short)?;
-        let word =
-            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        let long = |at: usize| u64::from(word(at)) | (u64::from(word(at + 4)) << 32);
+        let (word, long) = (|at| u32::read_at(head, at), |at| u64::read_at(head, at));
         if head[..4] != MAGIC {
             return Err(codec::CodecError::Kind(head[0]));
         }

@@ -8,6 +8,7 @@
 use super::{Engine, FrameError, Host, PeerId};
 use crate::host::LogEntry;
 use crate::ids::ContextId;
+use crate::little_endian::{LittleEndian, take_array};
 use crate::streams::{LaneRun, Lanes};
 use crate::wire::StreamKey;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,11 +20,11 @@ const OPEN: u32 = 2;
 
 fn entry(kind: u32, context: u32, lane: i32, lanes: u32, number: u64) -> [u8; ENTRY_BYTES] {
     let mut out = [0; ENTRY_BYTES];
-    out[0..4].copy_from_slice(&kind.to_le_bytes());
-    out[4..8].copy_from_slice(&context.to_le_bytes());
-    out[8..12].copy_from_slice(&lane.to_le_bytes());
-    out[12..16].copy_from_slice(&lanes.to_le_bytes());
-    out[16..24].copy_from_slice(&number.to_le_bytes());
+    kind.write_at(&mut out, 0);
+    context.write_at(&mut out, 4);
+    lane.write_at(&mut out, 8);
+    lanes.write_at(&mut out, 12);
+    number.write_at(&mut out, 16);
     out
 }
 
@@ -84,10 +85,9 @@ impl ReceivedVector {
             return Err(FrameError::Unexpected("resync frame with half an entry"));
         }
         for raw in body.chunks_exact(ENTRY_BYTES) {
-            let word =
-                |at: usize| u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
-            let (kind, context, lane, lanes) = (word(0), word(4), word(8) as i32, word(12));
-            let number = u64::from(word(16)) | (u64::from(word(20)) << 32);
+            let (kind, context) = (u32::read_at(raw, 0), u32::read_at(raw, 4));
+            let (lane, lanes) = (i32::read_at(raw, 8), u32::read_at(raw, 12));
+            let number = u64::read_at(raw, 16);
             let span = i64::from(lane) - i64::from(lanes) + 1;
             if lane > 0 || lanes == 0 || span < i64::from(i32::MIN) || (lane == 0 && lanes > 1) {
                 return Err(FrameError::Unexpected("resync entry outside of the tags"));
@@ -124,7 +124,7 @@ impl ReceivedVector {
         entries.extend(self.open.iter().map(|&name| open(name)));
         let mut out = Vec::with_capacity(8 + entries.len() * ENTRY_BYTES);
         out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&(entries.len() as u32).to_le_bytes());
+        (entries.len() as u32).append(&mut out);
         entries.iter().for_each(|entry| out.extend_from_slice(entry));
         out
     }
@@ -134,17 +134,12 @@ impl ReceivedVector {
     /// # Errors
     /// The bytes are damaged or of another version.
     pub fn decode(bytes: &[u8]) -> Result<Self, ReceivedVectorError> {
-        let Some((magic, rest)) = bytes.split_first_chunk::<4>() else {
-            return Err(ReceivedVectorError::Length);
-        };
-        if *magic != MAGIC {
+        let mut body = bytes;
+        if take_array(&mut body).ok_or(ReceivedVectorError::Length)? != MAGIC {
             return Err(ReceivedVectorError::Magic);
         }
-        let Some((count, body)) = rest.split_first_chunk::<4>() else {
-            return Err(ReceivedVectorError::Length);
-        };
-        let count = u64::from(u32::from_le_bytes(*count));
-        if body.len() as u64 != count * ENTRY_BYTES as u64 {
+        let count = u32::take_from(&mut body).ok_or(ReceivedVectorError::Length)?;
+        if body.len() as u64 != u64::from(count) * ENTRY_BYTES as u64 {
             return Err(ReceivedVectorError::Length);
         }
         let mut received = Self::default();

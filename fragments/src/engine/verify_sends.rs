@@ -15,6 +15,7 @@ use super::state::{Body, LinkState};
 use super::{Engine, FrameError, Host, PeerId};
 use crate::host::LogEntry;
 use crate::ids::{ContextId, LogRecord, MessageSeq};
+use crate::little_endian::LittleEndian;
 use crate::wire::{FrameType, HEADER_BYTES, Header, StreamKey};
 use core::fmt;
 use std::collections::{BTreeMap, VecDeque};
@@ -71,14 +72,14 @@ pub fn digest(bytes: &[u8]) -> u64 {
     for block in blocks {
         let (words, _) = block.as_chunks::<8>();
         for (sum, word) in sums.iter_mut().zip(words) {
-            *sum = step(*sum, u64::from_le_bytes(*word));
+            *sum = step(*sum, u64::read_at(word, 0));
         }
     }
     let mut sum = sums.into_iter().fold(bytes.len() as u64, step);
     for piece in rest.chunks(8) {
         let mut word = [0; 8];
         word[..piece.len()].copy_from_slice(piece);
-        sum = step(sum, u64::from_le_bytes(word));
+        sum = step(sum, u64::read_at(&word, 0));
     }
     sum ^ (sum >> 32)
 }
@@ -138,7 +139,9 @@ impl<H: Host> Engine<H> {
             to: peer.info.incarnation,
             sequence,
         };
-        let body = [digest.digest.to_le_bytes(), digest.bytes.to_le_bytes()].concat();
+        let mut body = Vec::with_capacity(BODY_BYTES);
+        digest.digest.append(&mut body);
+        digest.bytes.append(&mut body);
         self.enqueue(host, to, queued(&header.encode(), Body::Owned(body)), 0);
     }
 
@@ -174,11 +177,10 @@ impl<H: Host> Engine<H> {
         header: &Header,
         body: &[u8],
     ) -> Result<(), FrameError> {
-        let (words, rest) = body.as_chunks::<8>();
-        let (&[digest, bytes], []) = (words, rest) else {
+        if body.len() != BODY_BYTES {
             return Err(FrameError::Unexpected("payload digest with another length"));
-        };
-        let (digest, bytes) = (u64::from_le_bytes(digest), u64::from_le_bytes(bytes));
+        }
+        let (digest, bytes) = (u64::read_at(body, 0), u64::read_at(body, 8));
         let now = PayloadDigest { digest, bytes };
         let stream = StreamKey::of(ContextId(header.context), header.tag);
         let name = (stream.context.number(), stream.lane, header.sequence);

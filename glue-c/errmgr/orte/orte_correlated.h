@@ -1,5 +1,5 @@
 /*
- * What the shared files of component correlated need of ORTE, where PRRTE has it another way
+ * What the shared files of component correlated need of ORTE, where PRRTE differs
  * (prrte_correlated.h).
  */
 #ifndef ORTE_CORRELATED_H
@@ -29,7 +29,7 @@
 #include "orte/util/show_help.h"
 #include "orte/util/threads.h"
 
-/* Plain jobs, without a directory for lines, are protected. */
+/* Plain jobs, without a directory for checkpoints, are protected. */
 #define CORRELATED_PROTECTS_BY_DEFAULT 1
 
 /* Of a receive that was posted. */
@@ -78,8 +78,8 @@ static inline bool correlated_is_ending(void)
 }
 
 /* A process of mpirun's own node counts as one that has ended. As one that is not of this node:
- * otherwise mpirun's PMIx server forgets the rank, and then did not answer those ranks of the node
- * that took their leave (10 of 60 jobs). */
+ * otherwise mpirun's PMIx server forgets the rank, and then did not answer ranks of the node in
+ * MPI_Finalize (10 of 60 jobs). */
 static inline void correlated_has_ended(orte_job_t *job, orte_proc_t *proc)
 {
     (void) job;
@@ -98,7 +98,7 @@ static inline orte_job_t *correlated_next_job(void **at)
                                                                 (void **) &job, at)
                          : opal_hash_table_get_next_key_uint32(orte_job_data, &key,
                                                                (void **) &job, *at, at);
-        /* Jobs that have gone leave an empty place. */
+        /* Jobs that have ended leave an empty entry. */
     } while (OPAL_SUCCESS == rc && NULL == job);
     return OPAL_SUCCESS == rc ? job : NULL;
 }

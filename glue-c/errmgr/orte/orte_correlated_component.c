@@ -4,7 +4,8 @@
  *
  * It declines unless protection is wanted: then everything is stock Open MPI. In mpirun it wraps
  * the component default_hnp, whose module does all of the framework's work. In an orted it sets the
- * fork agent and lets default_orted be chosen; if the job can go on without a process, it wraps it.
+ * fork agent and lets default_orted be chosen; if the job can continue without a process, it wraps
+ * default_orted.
  */
 #include "errmgr_correlated.h"
 
@@ -101,14 +102,14 @@ static void set_fork_agent(void)
     opal_argv_free(users);
 }
 
-/* A node that loses its power or its network says nothing. Open MPI would notice after 8 minutes,
- * on both sides; now it is 4 seconds. Its component is opened after us. */
-static void notice_silence(void)
+/* Nothing comes from a node that loses its power or its network. Open MPI would detect that after 8
+ * minutes, on both sides; now it is 4 seconds. Its component oob/tcp is opened after us. */
+static void set_keepalive_defaults(void)
 {
     static const char *const values[][2] = {
-        { "OMPI_MCA_oob_tcp_keepalive_time", CORRELATED_SILENCE_FIRST },
-        { "OMPI_MCA_oob_tcp_keepalive_intvl", CORRELATED_SILENCE_NEXT },
-        { "OMPI_MCA_oob_tcp_keepalive_probes", CORRELATED_SILENCE_PROBES },
+        { "OMPI_MCA_oob_tcp_keepalive_time", CORRELATED_KEEPALIVE_IDLE },
+        { "OMPI_MCA_oob_tcp_keepalive_intvl", CORRELATED_KEEPALIVE_INTERVAL },
+        { "OMPI_MCA_oob_tcp_keepalive_probes", CORRELATED_KEEPALIVE_PROBES },
     };
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
         setenv(values[i][0], values[i][1], 0);
@@ -133,10 +134,10 @@ static int component_open(void)
          * protected and not be it. As it is, orted fails to start the ranks. */
     }
     set_fork_agent();
-    /* Processes that are started again find their data only in this store. */
+    /* Restarted processes find their data only in this store. */
     setenv("PMIX_MCA_gds", "hash", 0);
     if (mca_errmgr_correlated_may_recover()) {
-        notice_silence();
+        set_keepalive_defaults();
     }
     return ORTE_SUCCESS;
 }
@@ -160,7 +161,7 @@ void mca_errmgr_correlated_job_is_guarded(orte_job_t *job)
 void mca_errmgr_correlated_end_job(orte_job_t *job)
 {
     /* Processes that mpirun itself ends are no failures: the exit code is 0. As after Ctrl-C,
-     * nobody has to be told of them. */
+     * they are not reported. */
     orte_job_term_ordered = true;
     orte_plm.terminate_job(job->jobid);
 }
@@ -189,8 +190,9 @@ static int module_finalize(void)
 
 static orte_state_cbfunc_t stock_error = NULL;
 
-/* A guardian was ended by a signal. Stock tells mpirun, of the first one only since that ends the
- * job, and does not count it among those that have ended; but the job may go on without it. */
+/* A guardian was ended by a signal. Stock Open MPI reports only the first one to mpirun, since that
+ * ends the job, and does not count it among those that have ended; but the job may continue without
+ * it. */
 static void on_error(int fd, short flags, void *data)
 {
     orte_state_caddy_t *caddy = (orte_state_caddy_t *) data;
@@ -214,11 +216,11 @@ static void on_error(int fd, short flags, void *data)
 
 static orte_state_cbfunc_t stock_local_launch = NULL;
 
-/* Programs run, so the connections are there. A daemon that is cut off while it sends what ranks
- * have printed would stay, with them, for a quarter of an hour. */
+/* Programs run, so the connections exist. A daemon that loses its network while it sends output of
+ * ranks would stay, with them, for a quarter of an hour. */
 static void on_local_launch(int fd, short flags, void *data)
 {
-    mca_errmgr_correlated_notice_silence();
+    mca_errmgr_correlated_set_keepalive();
     stock_local_launch(fd, flags, data);
 }
 
@@ -240,7 +242,7 @@ static int daemon_init(void)
         }
     }
     if (ORTE_SUCCESS == rc) {
-        mca_errmgr_correlated_hear_spare();
+        mca_errmgr_correlated_receive_spare();
     }
     return rc;
 }

@@ -22,7 +22,7 @@ int correlated_output_unpack(opal_buffer_t *message, orte_process_name_t *from,
                 && 0 == (stream & other) && (one = 1)
                 && OPAL_SUCCESS == opal_dss.unpack(message, from, &one, ORTE_NAME)
                 && OPAL_SUCCESS == opal_dss.unpack(message, data, bytes, OPAL_BYTE);
-    /* Open MPI has not read it yet, and shall find it as it was. */
+    /* Open MPI reads it after this, from the start. */
     message->unpack_ptr = before;
     if (!good) {
         return 0;
@@ -53,11 +53,11 @@ void correlated_output_release(opal_buffer_t *message)
 bool correlated_output_is_whole(orte_job_t *job)
 {
     char *files = NULL;
-    bool kept = orte_get_attribute(&job->attributes, ORTE_JOB_OUTPUT_TO_FILE, (void **) &files,
-                                   OPAL_STRING)
-                && NULL != files && NULL != strstr(files, "nocopy");
+    bool has_files = orte_get_attribute(&job->attributes, ORTE_JOB_OUTPUT_TO_FILE,
+                                        (void **) &files, OPAL_STRING);
+    bool files_only = has_files && NULL != files && NULL != strstr(files, "nocopy");
     free(files);
-    return !kept && !orte_iof_base.redirect_app_stderr_to_stdout
+    return !files_only && !orte_iof_base.redirect_app_stderr_to_stdout
            && !orte_get_attribute(&job->attributes, ORTE_JOB_MERGE_STDERR_STDOUT, NULL, OPAL_BOOL);
 }
 

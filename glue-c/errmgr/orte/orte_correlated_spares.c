@@ -1,6 +1,6 @@
 /*
- * What mpirun tells the daemon of a node without ranks (errmgr_correlated_spares.c), as ORTE sends
- * messages: words, one after the other.
+ * What mpirun sends to the daemon of a node without ranks (errmgr_correlated_spares.c), as a
+ * message of ORTE: arguments, one after the other.
  */
 #include "errmgr_correlated.h"
 
@@ -11,12 +11,12 @@
 /* Of no other message: Open MPI's own end before 70, and others begin at ORTE_RML_TAG_MAX. */
 #define CORRELATED_TAG_SPARE 97
 
-void correlated_tell_daemon(orte_proc_t *daemon, char **words)
+void correlated_send_to_daemon(orte_proc_t *daemon, char **arguments)
 {
     opal_buffer_t *message = OBJ_NEW(opal_buffer_t);
     bool good = NULL != message;
-    for (int i = 0; good && NULL != words[i]; i++) {
-        good = OPAL_SUCCESS == opal_dss.pack(message, &words[i], 1, OPAL_STRING);
+    for (int i = 0; good && NULL != arguments[i]; i++) {
+        good = OPAL_SUCCESS == opal_dss.pack(message, &arguments[i], 1, OPAL_STRING);
     }
     good = good && 0 <= orte_rml.send_buffer_nb(orte_mgmt_conduit, &daemon->name, message,
                                                 CORRELATED_TAG_SPARE, orte_rml_send_callback, NULL);
@@ -25,7 +25,7 @@ void correlated_tell_daemon(orte_proc_t *daemon, char **words)
     }
 }
 
-/* A daemon hears that its node is a spare one. */
+/* A daemon receives that its node is a spare one. */
 static void on_spare(int status, orte_process_name_t *sender, opal_buffer_t *message,
                      orte_rml_tag_t tag, void *unused)
 {
@@ -33,24 +33,24 @@ static void on_spare(int status, orte_process_name_t *sender, opal_buffer_t *mes
     (void) sender;
     (void) tag;
     (void) unused;
-    char **words = NULL;
-    char *word = NULL;
+    char **arguments = NULL;
+    char *argument = NULL;
     int32_t one = 1;
-    for (int i = 0; i < CORRELATED_WORDS_MAX
-                    && OPAL_SUCCESS == opal_dss.unpack(message, &word, &one, OPAL_STRING)
-                    && NULL != word;
+    for (int i = 0; i < CORRELATED_ARGUMENTS_MAX
+                    && OPAL_SUCCESS == opal_dss.unpack(message, &argument, &one, OPAL_STRING)
+                    && NULL != argument;
          i++) {
-        opal_argv_append_nosize(&words, word);
-        free(word);
-        word = NULL;
+        opal_argv_append_nosize(&arguments, argument);
+        free(argument);
+        argument = NULL;
     }
-    if (NULL != words) {
-        mca_errmgr_correlated_be_spare(words);
+    if (NULL != arguments) {
+        mca_errmgr_correlated_start_spare(arguments);
     }
-    opal_argv_free(words);
+    opal_argv_free(arguments);
 }
 
-void mca_errmgr_correlated_hear_spare(void)
+void mca_errmgr_correlated_receive_spare(void)
 {
     orte_rml.recv_buffer_nb(ORTE_PROC_MY_HNP, CORRELATED_TAG_SPARE, ORTE_RML_NON_PERSISTENT,
                             on_spare, NULL);

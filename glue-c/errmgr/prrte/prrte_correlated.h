@@ -1,5 +1,5 @@
 /*
- * ORTE's words in PRRTE, its descendant in Open MPI 5.0: for the files of component correlated
+ * ORTE's names in PRRTE, its descendant in Open MPI 5.0: for the files of component correlated
  * that are written for both. What is not a matter of names alone is at the end, as in
  * orte_correlated.h.
  */
@@ -27,7 +27,7 @@
 #include "src/util/pmix_show_help.h"
 #include "src/util/proc_info.h"
 
-/* Jobs that say nothing are protected. */
+/* Jobs are protected by default. */
 #define CORRELATED_PROTECTS_BY_DEFAULT 1
 
 /* ---- OPAL's -------------------------------------------------------------------------------- */
@@ -78,7 +78,7 @@
                               flags, level, scope, where)                                        \
     prrte_correlated_value(component, name, type, ((void) (help), (void) (level), (where)))
 
-/* The new name counts where both are given. Nothing is said of the old one here. */
+/* The new name counts where both are given. There is no warning about the old one. */
 #define correlated_old_value(name, type, where) \
     ((void) prrte_correlated_value("correlated", name, type, where))
 #define MCA_BASE_VAR_SYN_FLAG_DEPRECATED 0
@@ -186,8 +186,8 @@ static inline bool correlated_is_ending(void)
 }
 
 /* A process of mpirun's own node counts as one that has ended. Not by way of its states: PRRTE
- * would have its PMIx server forget the rank while others of the node go on, and in one of six jobs
- * that was the end of the server (openpmix of Open MPI 5.0.7: it waits for a lock for ever). */
+ * would have its PMIx server forget the rank while others of the node continue, and in one of six
+ * jobs that blocked the server (openpmix of Open MPI 5.0.7: it waits for a lock for ever). */
 static inline void correlated_has_ended(prte_job_t *job, prte_proc_t *proc)
 {
     PRTE_FLAG_UNSET(proc, PRTE_PROC_FLAG_ALIVE);

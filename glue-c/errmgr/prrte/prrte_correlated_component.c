@@ -4,8 +4,8 @@
  *
  * Whether a job is to be protected is only known when it comes. So the component is always chosen
  * in mpirun; it wraps the component dvm, whose module does all of the framework's work, and does
- * nothing more unless a job wants it. Other nodes' daemons hear of guardians with the job; if it
- * can do without a node, they notice soon that they have lost mpirun, and end.
+ * nothing more unless a job wants it. Other nodes' daemons receive the exec agent with the job; if
+ * it can continue without a node, they detect soon that they have lost mpirun, and end.
  */
 #include "errmgr_correlated.h"
 
@@ -72,7 +72,7 @@ void mca_errmgr_correlated_job_is_guarded(prte_job_t *job)
         if (NULL != app) {
             /* Not in a file of the session that images would have to find again. */
             PMIX_SETENV_COMPAT("PMIX_MCA_gds", "hash", true, &app->env);
-            /* PRRTE complains if what it is about to remove with a session goes by itself. */
+            /* PRRTE complains if files disappear that it is about to remove with a session. */
             if (NULL != prte_process_info.tmpdir_base) {
                 PMIX_SETENV_COMPAT("RUSTBTL_TMP", prte_process_info.tmpdir_base, true, &app->env);
             }
@@ -106,8 +106,8 @@ static int module_finalize(void)
     return stock_module->finalize();
 }
 
-/* In a daemon: does the job go on without this node (errmgr_correlated_launch.c)? */
-static bool goes_on(const prte_job_t *job)
+/* In a daemon: can the job continue without this node (errmgr_correlated_launch.c)? */
+static bool can_be_recovered(const prte_job_t *job)
 {
     for (int i = 0; NULL != job && i < job->apps->size; i++) {
         prte_app_context_t *app = pmix_pointer_array_get_item(job->apps, i);
@@ -120,15 +120,16 @@ static bool goes_on(const prte_job_t *job)
     return false;
 }
 
-/* A guardian was ended by a signal. Stock tells mpirun, of the first one only since that ends the
- * job, and does not count it among those that have ended; but the job may go on without it. */
+/* A guardian was ended by a signal. Stock PRRTE reports only the first one to mpirun, since that
+ * ends the job, and does not count it among those that have ended; but the job may continue without
+ * it. */
 static void on_error(int fd, short flags, void *data)
 {
     prte_state_caddy_t *caddy = (prte_state_caddy_t *) data;
     PMIX_ACQUIRE_OBJECT(caddy);
     pmix_proc_t name = caddy->name;
     prte_job_t *job = prte_get_job_data_object(name.nspace);
-    bool ours = PRTE_PROC_STATE_ABORTED_BY_SIG == caddy->proc_state && goes_on(job)
+    bool ours = PRTE_PROC_STATE_ABORTED_BY_SIG == caddy->proc_state && can_be_recovered(job)
                 && !correlated_are_daemons(job) && !correlated_is_ending();
     if (ours) {
         prte_remove_attribute(&job->attributes, PRTE_JOB_FAIL_NOTIFIED);
@@ -138,14 +139,14 @@ static void on_error(int fd, short flags, void *data)
     if (ours) {
         prte_proc_t *proc = pmix_pointer_array_get_item(job->procs, (int) name.rank);
         if (NULL != proc && PRTE_FLAG_TEST(proc, PRTE_PROC_FLAG_LOCAL)) {
-            /* In the end mpirun has to hear of it once more, with the others. */
+            /* In the end it has to be reported to mpirun once more, with the others. */
             PRTE_FLAG_UNSET(proc, PRTE_PROC_FLAG_TERM_REPORTED);
             PRTE_ACTIVATE_PROC_STATE(&name, PRTE_PROC_STATE_WAITPID_FIRED);
         }
     }
 }
 
-/* The daemon's own reaction is there once programs run. */
+/* The daemon's own callback is set once programs run. */
 static void watch_errors(void)
 {
     prte_state_t *state;
@@ -161,8 +162,8 @@ static void on_local_launch(int fd, short flags, void *data)
 {
     prte_state_caddy_t *caddy = (prte_state_caddy_t *) data;
     PMIX_ACQUIRE_OBJECT(caddy);
-    if (goes_on(caddy->jdata)) {
-        mca_errmgr_correlated_notice_silence();
+    if (can_be_recovered(caddy->jdata)) {
+        mca_errmgr_correlated_set_keepalive();
         watch_errors();
     }
     stock_local_launch(fd, flags, data);
@@ -186,7 +187,7 @@ static int component_query(pmix_mca_base_module_t **chosen, int *priority)
     *priority = -1;
     if (PRTE_PROC_IS_DAEMON) {
         watch_in_daemon();
-        mca_errmgr_correlated_hear_spare();
+        mca_errmgr_correlated_receive_spare();
     }
     if (!PRTE_PROC_IS_MASTER) {
         return PRTE_ERROR; /* PRRTE's own does all that is needed */

@@ -23,7 +23,7 @@ int correlated_output_unpack(pmix_data_buffer_t *message, pmix_proc_t *from, uns
                 && 0 <= *bytes && *bytes <= most
                 && (0 == *bytes
                     || PMIX_SUCCESS == PMIx_Data_unpack(NULL, message, data, bytes, PMIX_BYTE));
-    /* PRRTE has not read it yet, and shall find it as it was. */
+    /* PRRTE reads it after this, from the start. */
     message->unpack_ptr = before;
     if (!good) {
         return 0;

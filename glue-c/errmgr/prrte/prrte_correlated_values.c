@@ -13,7 +13,7 @@
 #include "src/mca/base/pmix_mca_base_vari.h"
 #include "src/mca/prteinstalldirs/prteinstalldirs.h"
 
-static const prte_job_t *meant = NULL;
+static const prte_job_t *current_job = NULL;
 static pmix_list_t files;
 static bool have_files = false;
 
@@ -28,7 +28,7 @@ static void read_file(const char *folder, const char *below, const char *name)
 
 void prrte_correlated_values_of(const prte_job_t *job)
 {
-    meant = job;
+    current_job = job;
     if (!have_files) {
         have_files = true;
         PMIX_CONSTRUCT(&files, pmix_list_t);
@@ -50,12 +50,12 @@ static const char *in_environment(char **environment, const char *name)
     return NULL;
 }
 
-/* `variable`: OMPI_MCA_NAME. NULL: the user says nothing about it. */
+/* `variable`: OMPI_MCA_NAME. NULL: the user has not given it. */
 static const char *value_of(const char *variable)
 {
     const char *found = NULL;
-    for (int i = 0; NULL == found && NULL != meant && i < meant->apps->size; i++) {
-        prte_app_context_t *app = pmix_pointer_array_get_item(meant->apps, i);
+    for (int i = 0; NULL == found && NULL != current_job && i < current_job->apps->size; i++) {
+        prte_app_context_t *app = pmix_pointer_array_get_item(current_job->apps, i);
         found = NULL == app ? NULL : in_environment(app->env, variable);
     }
     found = NULL == found ? getenv(variable) : found;
@@ -70,15 +70,15 @@ static const char *value_of(const char *variable)
     return found;
 }
 
-/* False: it makes no sense, and nothing is set. */
-static bool understand(const char *text, pmix_mca_base_var_type_t type, void *where)
+/* False: the value is invalid, and nothing is set. */
+static bool parse(const char *text, pmix_mca_base_var_type_t type, void *where)
 {
     static const char *const truths[] = { "true", "yes", "t", "y", "enabled" };
     static const char *const lies[] = { "false", "no", "f", "n", "disabled" };
     char *rest = NULL;
     switch (type) {
     case PMIX_MCA_BASE_VAR_TYPE_STRING:
-        /* Kept for ever: others hold it. */
+        /* Never freed: others hold it. */
         *(char **) where = strdup(text);
         return true;
     case PMIX_MCA_BASE_VAR_TYPE_DOUBLE: {
@@ -117,8 +117,8 @@ int prrte_correlated_value(const char *component, const char *name, pmix_mca_bas
         snprintf(variable, sizeof(variable), "OMPI_MCA_vprotocol_%s_%s", component, name);
     }
     const char *text = value_of(variable);
-    if (NULL != text && !understand(text, type, where)) {
-        pmix_show_help(CORRELATED_ERRMGR_HELP, "no-value", true,
+    if (NULL != text && !parse(text, type, where)) {
+        pmix_show_help(CORRELATED_ERRMGR_HELP, "bad-value", true,
                        variable + sizeof("OMPI_MCA_") - 1, text);
     }
     return PRTE_SUCCESS;

@@ -1,4 +1,4 @@
-//! Messages over a connection whose both ends wait for each other: for threads of their own.
+//! Messages over a blocking connection: each end may wait for the other, in a thread of its own.
 
 use crate::os::Poll;
 use rustbtl_coordination::control::{FrameBuffer, Message};
@@ -7,71 +7,71 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// Quiescence of the other end that is taken for its end.
-const SILENCE: Duration = Duration::from_secs(20);
+/// The other end has failed if nothing moves for so long.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// See the module's documentation.
-pub struct Patient {
+pub struct BlockingStream {
     stream: TcpStream,
     incoming: FrameBuffer,
-    room: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
-impl Patient {
-    /// Over a connection whose other end has proved itself.
+impl BlockingStream {
+    /// Over a connection whose other end is authenticated.
     pub fn new(stream: TcpStream) -> io::Result<Self> {
-        Self::over(stream, Some(SILENCE))
+        Self::with_timeout(stream, Some(TIMEOUT))
     }
 
-    /// The same; `None`: the other end may be silent for as long as it likes.
-    pub fn over(stream: TcpStream, silence: Option<Duration>) -> io::Result<Self> {
+    /// The same; `None`: without a limit.
+    pub fn with_timeout(stream: TcpStream, timeout: Option<Duration>) -> io::Result<Self> {
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(silence)?;
-        stream.set_write_timeout(silence)?;
-        Ok(Self { stream, incoming: FrameBuffer::new(), room: vec![0; 256 << 10] })
+        stream.set_read_timeout(timeout)?;
+        stream.set_write_timeout(timeout)?;
+        Ok(Self { stream, incoming: FrameBuffer::new(), buffer: vec![0; 256 << 10] })
     }
 
-    /// Waits until it is on its way.
+    /// Waits until the kernel has it.
     pub fn send(&mut self, message: &impl Message) -> Result<(), String> {
         let frame = message.encode().map_err(|error| error.to_string())?;
-        self.stream.write_all(&frame).map_err(told)
+        self.stream.write_all(&frame).map_err(describe)
     }
 
-    /// To poll; what has come with an earlier message is not to be seen there.
+    /// To poll. It does not show what was received together with an earlier message.
     pub fn fd(&self) -> RawFd {
         self.stream.as_raw_fd()
     }
 
-    /// What is here already, without waiting; the error: nothing will come any more.
+    /// The next message that was received already, without waiting. After an error none will come.
     pub fn next<M: Message>(&mut self) -> Result<Option<M>, String> {
         self.incoming.next_message().map_err(|error| error.to_string())
     }
 
-    /// Take in what has come: there is something, or it is over.
-    pub fn take_in(&mut self) -> Result<(), String> {
-        match self.stream.read(&mut self.room) {
+    /// Reads once, where polling has shown that something has arrived or the connection has ended.
+    pub fn read(&mut self) -> Result<(), String> {
+        match self.stream.read(&mut self.buffer) {
             Ok(0) => Err("the connection has ended".into()),
             Ok(bytes) => {
-                self.incoming.add(&self.room[..bytes]);
+                self.incoming.add(&self.buffer[..bytes]);
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-            Err(error) => Err(told(error)),
+            Err(error) => Err(describe(error)),
         }
     }
 
-    /// Has the other end said something, or gone?
-    pub fn has_news(&self) -> bool {
+    /// Has the other end sent something, or closed the connection?
+    pub fn has_input(&self) -> bool {
         let mut poll = Poll::default();
-        let place = poll.add(self.stream.as_raw_fd(), false);
-        poll.wait(Some(Instant::now())).is_ok() && poll.is_ready(place)
+        let slot = poll.add(self.stream.as_raw_fd(), false);
+        poll.wait(Some(Instant::now())).is_ok() && poll.is_ready(slot)
     }
 
-    /// Say no more, and let the other end finish: an answer that it has not read yet would be lost
-    /// if it wrote to somebody who has gone.
+    /// Sends no more, and lets the other end finish: if it wrote to a closed connection, an answer
+    /// that it has not read yet would be lost.
     pub fn drain(mut self) {
         let _ = self.stream.shutdown(Shutdown::Write);
-        while self.stream.read(&mut self.room).is_ok_and(|bytes| bytes > 0) {}
+        while self.stream.read(&mut self.buffer).is_ok_and(|bytes| bytes > 0) {}
     }
 
     /// Waits for the next message.
@@ -80,15 +80,15 @@ impl Patient {
             if let Some(message) = self.incoming.next_message().map_err(|e| e.to_string())? {
                 return Ok(message);
             }
-            self.take_in()?;
+            self.read()?;
         }
     }
 }
 
-fn told(error: io::Error) -> String {
+fn describe(error: io::Error) -> String {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            format!("nothing was heard for {} s", SILENCE.as_secs())
+            format!("nothing was received for {} s", TIMEOUT.as_secs())
         }
         _ => error.to_string(),
     }

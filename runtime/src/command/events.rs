@@ -1,5 +1,5 @@
 //! Lists of events (`events.jsonl`) as the commands read them: version 2, and version 1, whose
-//! names and fields become those of version 2. Lines that make no sense are left out.
+//! names and fields become those of version 2. Text lines that cannot be parsed are left out.
 
 use serde_json::Value;
 

@@ -3,57 +3,61 @@
 use crate::command::bytes;
 use crate::guardian::images::ImageStore;
 use crate::store;
-use crate::store::{Kind, Line};
+use crate::store::{Kind, StoredCheckpoint};
 use std::path::Path;
 
 /// Lists the checkpoints in a directory; with `verify`, reads every image. Fails if something is
 /// damaged.
 pub fn list(directory: &Path, verify: bool, store: &dyn ImageStore) -> Result<(), String> {
-    let store::Found { lines, unfinished, mut problems } = store::list(directory)?;
-    if !lines.is_empty() {
+    let store::Found { checkpoints, unfinished, mut problems } = store::list(directory)?;
+    if !checkpoints.is_empty() {
         println!(
             "{:<40} {:>6} {:<7} {:>6} {:>12} {:>12}",
             "job", "number", "kind", "images", "on disk", "memory"
         );
     }
-    for line in &lines {
-        let manifest = &line.manifest;
+    for checkpoint in &checkpoints {
+        let manifest = &checkpoint.manifest;
         let sum = |of: fn(&store::Image) -> u64| bytes(manifest.images.iter().map(of).sum());
         println!(
             "{:<40} {:>6} {:<7} {:>6} {:>12} {:>12}",
             manifest.job,
-            manifest.line,
+            manifest.checkpoint,
             if manifest.kind == Kind::Global { "global" } else { "set" },
             manifest.images.len(),
             sum(|image| image.bytes),
             sum(|image| image.raw_bytes),
         );
-        problems.extend(line.missing());
-        problems.extend(if verify { damaged(line, store) } else { incomplete(line, store) });
+        problems.extend(checkpoint.missing());
+        problems.extend(if verify {
+            damaged(checkpoint, store)
+        } else {
+            incomplete(checkpoint, store)
+        });
     }
     for folder in unfinished {
         println!("{} is unfinished: the job ended while it was taken", folder.display());
     }
-    if lines.is_empty() && problems.is_empty() {
+    if checkpoints.is_empty() && problems.is_empty() {
         println!("{} has no checkpoints", directory.display());
     }
     if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
 }
 
-/// Images that refer to others which are not there, or are not those that were meant.
-fn incomplete(line: &Line, store: &dyn ImageStore) -> Vec<String> {
-    each(line, |image| {
-        let file = line.image(image.rank);
-        // Of one that is not there itself, there is word already.
-        store.look(&file).err().filter(|_| file.exists())
+/// Images that refer to others which are not there, or are not the expected ones.
+fn incomplete(checkpoint: &StoredCheckpoint, store: &dyn ImageStore) -> Vec<String> {
+    each(checkpoint, |image| {
+        let file = checkpoint.image(image.rank);
+        // One that is not there itself is reported already.
+        store.inspect(&file).err().filter(|_| file.exists())
     })
 }
 
-/// Images whose content, or that of those which they refer to, is not what was written; all are
+/// Images whose content, or that of the images they refer to, is not what was written; all are
 /// read.
-pub fn damaged(line: &Line, store: &dyn ImageStore) -> Vec<String> {
-    each(line, |image| {
-        let file = line.image(image.rank);
+pub fn damaged(checkpoint: &StoredCheckpoint, store: &dyn ImageStore) -> Vec<String> {
+    each(checkpoint, |image| {
+        let file = checkpoint.image(image.rank);
         match store.check(&file) {
             Ok(found) if found.checksum == image.checksum => None,
             Ok(_) => {
@@ -64,9 +68,12 @@ pub fn damaged(line: &Line, store: &dyn ImageStore) -> Vec<String> {
     })
 }
 
-/// What there is to say of the images of a line; several are looked at at a time.
-fn each(line: &Line, problem: impl Fn(&store::Image) -> Option<String> + Sync) -> Vec<String> {
-    let images = &line.manifest.images;
+/// The problems of the images of a checkpoint; several images are read at a time.
+fn each(
+    checkpoint: &StoredCheckpoint,
+    problem: impl Fn(&store::Image) -> Option<String> + Sync,
+) -> Vec<String> {
+    let images = &checkpoint.manifest.images;
     let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
     let part = images.len().div_ceil(threads).max(1);
     let read = |images: &[store::Image]| images.iter().filter_map(&problem).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! What users type: `rustbtl checkpoint`, `status`, `lines`, `restart`, `report`.
+//! What users type: `rustbtl checkpoint`, `status`, `list`, `restart`, `report`.
 
 pub(crate) mod events;
 pub(crate) mod list;
@@ -48,8 +48,8 @@ pub fn checkpoint(job: Option<&str>, all: bool, wait: bool, then_exit: bool) -> 
     let wait = wait || then_exit;
     let request = Request::Checkpoint { all, wait, then_exit };
     match ask(&mut stream, &request, true)? {
-        Reply::Complete { checkpoint: line } => println!("{job}: line {line} is complete"),
-        Reply::Ordered { checkpoint: line } => println!("{job}: line {line} is ordered"),
+        Reply::Complete { checkpoint } => println!("{job}: checkpoint {checkpoint} is complete"),
+        Reply::Ordered { checkpoint } => println!("{job}: checkpoint {checkpoint} is ordered"),
         Reply::Refused { reason } => return Err(format!("{job}: {reason}")),
         Reply::Status { .. } => return Err(format!("{job}: an answer to another question")),
     }

@@ -2,38 +2,38 @@
 //!
 //! | column | from | to |
 //! |---|---|---|
-//! | decide | the coordinator hears of the loss | the set is to go back |
-//! | restore | – | the last of its ranks has said who it is |
-//! | meet | – | what others have of it is known, and all channels to it are repaired |
-//! | replay | – | it has repeated what others have of its lost future |
+//! | decide | the loss is reported to the coordinator | the set is ordered to roll back |
+//! | restore | – | the last of its ranks has connected to the coordinator |
+//! | connect | – | what others have received of it is known, and all channels to it are repaired |
+//! | replay | – | it has replayed what others have received of its lost execution |
 //!
-//! From a death to the moment when the coordinator hears of it nothing is written down: `cargo
-//! xtask cluster` prints when it has killed somebody.
+//! Events do not show the time between a failure and its report to the coordinator: `cargo xtask
+//! cluster` prints when it has killed a process.
 
 use super::events;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// A set that went back once.
+/// One rollback of a set.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 struct Recovery {
     set: u64,
     incarnation: u64,
-    line: u64,
+    checkpoint: u64,
     ranks: BTreeSet<u64>,
-    heard: u64,
+    detected: u64,
     ordered: u64,
     restored: Option<u64>,
-    met: Option<u64>,
-    caught_up: Option<u64>,
+    connected: Option<u64>,
+    replayed: Option<u64>,
 }
 
-/// In the order in which they began. Lines that make no sense are left out.
+/// In the order in which they began. Text lines that cannot be parsed are left out.
 fn read(events: &str) -> Vec<Recovery> {
     let mut all: Vec<Recovery> = Vec::new();
-    // The last loss of each rank that nobody has answered yet.
-    let mut heard: BTreeMap<u64, u64> = BTreeMap::new();
+    // The last loss of each rank that no rollback has followed yet.
+    let mut detected: BTreeMap<u64, u64> = BTreeMap::new();
     for event in events::read(events) {
         let Some(now) = event["unix_ms"].as_u64() else { continue };
         let number = |key: &str| event[key].as_u64();
@@ -42,19 +42,19 @@ fn read(events: &str) -> Vec<Recovery> {
         };
         let open = number("set").and_then(|set| all.iter().rposition(|of| of.set == set));
         match event["event"].as_str() {
-            Some("rank_failed") => heard.extend(number("rank").map(|rank| (rank, now))),
+            Some("rank_failed") => detected.extend(number("rank").map(|rank| (rank, now))),
             Some("node_lost" | "guardian_lost") => {
-                heard.extend(ranks().into_iter().map(|rank| (rank, now)));
+                detected.extend(ranks().into_iter().map(|rank| (rank, now)));
             }
             Some("set_rollback") => {
                 let ranks = ranks();
-                let first = ranks.iter().filter_map(|rank| heard.remove(rank)).min();
+                let first = ranks.iter().filter_map(|rank| detected.remove(rank)).min();
                 all.push(Recovery {
                     set: number("set").unwrap_or_default(),
                     incarnation: number("incarnation").unwrap_or_default(),
-                    line: number("checkpoint").unwrap_or_default(),
+                    checkpoint: number("checkpoint").unwrap_or_default(),
                     ranks,
-                    heard: first.unwrap_or(now),
+                    detected: first.unwrap_or(now),
                     ordered: now,
                     ..Recovery::default()
                 });
@@ -62,18 +62,18 @@ fn read(events: &str) -> Vec<Recovery> {
             Some("rank") => {
                 let Some(rank) = number("rank") else { continue };
                 let of = all.iter_mut().rfind(|of| of.ranks.contains(&rank));
-                if let Some(of) = of.filter(|of| of.met.is_none()) {
+                if let Some(of) = of.filter(|of| of.connected.is_none()) {
                     of.restored = Some(now);
                 }
             }
             Some("set_restarted") => {
                 if let Some(at) = open {
-                    all[at].met = Some(now);
+                    all[at].connected = Some(now);
                 }
             }
             Some("replay_completed") => {
                 if let Some(at) = open {
-                    all[at].caught_up = Some(now);
+                    all[at].replayed = Some(now);
                 }
             }
             _ => {}
@@ -82,7 +82,7 @@ fn read(events: &str) -> Vec<Recovery> {
     all
 }
 
-/// A table in milliseconds; empty if no set went back.
+/// A table in milliseconds; empty if no set was rolled back.
 pub fn table(events: &str) -> String {
     let all = read(events);
     let mut text = String::new();
@@ -90,7 +90,7 @@ pub fn table(events: &str) -> String {
         return text;
     }
     text.push_str(
-        "    set incarnation    line   ranks  decide restore    meet  replay   all (ms)\n",
+        "    set incarnation checkpoint   ranks  decide restore connect  replay   all (ms)\n",
     );
     for of in all {
         let step = |from: Option<u64>, to: Option<u64>| match (from, to) {
@@ -100,16 +100,16 @@ pub fn table(events: &str) -> String {
         let ordered = Some(of.ordered);
         let _ = writeln!(
             text,
-            "{:>7} {:>11} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7}",
+            "{:>7} {:>11} {:>10} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7}",
             of.set,
             of.incarnation,
-            of.line,
+            of.checkpoint,
             of.ranks.len(),
-            step(Some(of.heard), ordered),
+            step(Some(of.detected), ordered),
             step(ordered, of.restored),
-            step(of.restored, of.met),
-            step(of.met, of.caught_up),
-            step(Some(of.heard), of.caught_up),
+            step(of.restored, of.connected),
+            step(of.connected, of.replayed),
+            step(Some(of.detected), of.replayed),
         );
     }
     text
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_step_of_a_recovery_has_its_time_and_one_that_begins_anew_two_rows() {
+    fn each_step_of_a_recovery_has_its_time_and_a_second_rollback_has_a_row_of_its_own() {
         let events = r#"
 {"event":"rank","rank":1,"unix_ms":900}
 {"event":"node_lost","node":"n1","ranks":[1,2],"unix_ms":1000}

@@ -1,7 +1,7 @@
-//! `rustbtl report JOBDIR`: what has happened to a job, from its list of events, as a picture.
+//! `rustbtl report JOBDIR`: what has happened to a job, from its list of events, as a drawing.
 //!
 //! 1. Events may be unknown, lack fields, or stop in the middle: what is there is shown.
-//! 2. A row never has two states at a time, and its times do not run backwards.
+//! 2. A row never has two states at a time, and its times are in order.
 
 use crate::command::events;
 use crate::command::timeline_svg::draw;
@@ -24,22 +24,22 @@ pub enum State {
     Ended,
     /// The program runs.
     Computing,
-    /// It stands still for a line.
+    /// It is suspended for a checkpoint.
     Pause,
     /// Its agent or guardian cannot be reached.
     Unreachable,
-    /// It runs again what it has run before.
+    /// It executes again what it has executed before the failure.
     Replaying,
-    /// Its image is being put back.
+    /// It is being restored from its image.
     Restoring,
-    /// It does not exist.
-    Dead,
+    /// It has failed.
+    Failed,
 }
 
 /// A rank or a node.
 #[derive(Clone, Default, PartialEq, Debug)]
 pub struct Row {
-    /// What it is called.
+    /// Its label.
     pub label: String,
     /// From this time (ms since 1970) on it is in this state; none: it is not there.
     pub changes: Vec<(u64, State)>,
@@ -64,7 +64,7 @@ impl Row {
         self.changes.push((time, state));
     }
 
-    /// A short time within what it does at that time.
+    /// A short state within the one at that time.
     fn interrupt(&mut self, from: u64, to: u64, state: State) {
         if self.at(from) == Some(State::Computing) && from < to {
             let later = self.changes.iter().position(|(at, _)| *at > from);
@@ -76,14 +76,14 @@ impl Row {
     }
 }
 
-/// A line, from its order to its end.
+/// A checkpoint, from its order to its end.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Line {
+pub struct CheckpointSpan {
     /// Its number.
     pub number: u64,
     /// When it was ordered.
     pub from: u64,
-    /// When it was complete or given up.
+    /// When it was complete or aborted.
     pub to: Option<u64>,
     /// It is complete.
     pub complete: bool,
@@ -91,14 +91,14 @@ pub struct Line {
 
 /// Everything that is drawn.
 #[derive(Clone, Default, PartialEq, Debug)]
-pub struct Story {
+pub struct Timeline {
     /// Name of the job.
     pub job: String,
     /// Ranks or nodes.
     pub rows: Vec<Row>,
     /// In the order of their beginning.
-    pub lines: Vec<Line>,
-    /// Losses of nodes and other things that have a moment only.
+    pub checkpoints: Vec<CheckpointSpan>,
+    /// Losses of nodes and other events without a duration.
     pub marks: Vec<(u64, String)>,
     /// First and last time.
     pub span: (u64, u64),
@@ -106,7 +106,7 @@ pub struct Story {
 
 #[derive(Default)]
 struct Reader {
-    story: Story,
+    timeline: Timeline,
     ranks: BTreeMap<u64, Row>,
     nodes: BTreeMap<u64, String>,
     sets: BTreeMap<u64, BTreeSet<u64>>,
@@ -133,11 +133,11 @@ impl Reader {
         set.into_iter().flatten().copied().collect()
     }
 
-    fn hear(&mut self, event: &Value) {
+    fn handle(&mut self, event: &Value) {
         let Some(time) = event["unix_ms"].as_u64() else { return };
-        let (first, last) = self.story.span;
+        let (first, last) = self.timeline.span;
         let first = if last == 0 { time } else { first.min(time) };
-        self.story.span = (first, last.max(time));
+        self.timeline.span = (first, last.max(time));
         let text = |key: &str| event[key].as_str().unwrap_or("?").to_owned();
         let rank = event["rank"].as_u64();
         match event["event"].as_str().unwrap_or_default() {
@@ -151,17 +151,17 @@ impl Reader {
                 self.change(ready, time, State::Computing);
             }
             "checkpoint_started" | "checkpoint_completed" | "checkpoint_aborted" => {
-                self.line(time, event)
+                self.checkpoint(time, event)
             }
             "node_lost" => {
-                self.story.marks.push((time, format!("{} lost", text("node"))));
-                self.change(self.about(event), time, State::Dead);
+                self.timeline.marks.push((time, format!("{} lost", text("node"))));
+                self.change(self.about(event), time, State::Failed);
             }
             "rank_failed" => {
                 if let Some(set) = event["set"].as_u64() {
                     self.sets.entry(set).or_default().extend(numbers(&event["ranks"]));
                 }
-                self.change(self.about(event), time, State::Dead);
+                self.change(self.about(event), time, State::Failed);
             }
             "rank_placed" => {
                 for rank in self.about(event) {
@@ -177,19 +177,19 @@ impl Reader {
                 self.change(rank, time, State::Unreachable);
             }
             "ended" => self.change(rank, time, State::Ended),
-            "agent_gone" => self.story.marks.push((time, format!("agent of {}", text("node")))),
-            "job_finished" => self.story.marks.push((time, "finish".to_owned())),
+            "agent_gone" => self.timeline.marks.push((time, format!("agent of {}", text("node")))),
+            "job_finished" => self.timeline.marks.push((time, "finish".to_owned())),
             _ => {}
         }
     }
 
-    /// A rank is on this node now; where it was before is remembered, too.
+    /// A rank is on this node now; the nodes before are part of its label.
     fn moves(&mut self, rank: u64, node: &str) {
-        let way = self.nodes.entry(rank).or_default();
-        if way.is_empty() {
-            *way = node.to_owned();
-        } else if way.rsplit(ARROW).next() != Some(node) {
-            *way = format!("{way}{ARROW}{node}");
+        let route = self.nodes.entry(rank).or_default();
+        if route.is_empty() {
+            *route = node.to_owned();
+        } else if route.rsplit(ARROW).next() != Some(node) {
+            *route = format!("{route}{ARROW}{node}");
         }
     }
 
@@ -210,26 +210,32 @@ impl Reader {
         }
         match self.ranks.get(&rank).and_then(Row::now) {
             None => self.change([rank], time, State::Starting),
-            Some(State::Dead | State::Restoring) => self.change([rank], time, State::Replaying),
+            Some(State::Failed | State::Restoring) => self.change([rank], time, State::Replaying),
             Some(_) => {}
         }
     }
 
-    fn line(&mut self, time: u64, event: &Value) {
+    fn checkpoint(&mut self, time: u64, event: &Value) {
         let Some(number) = event["checkpoint"].as_u64() else { return };
         if event["event"] == "checkpoint_started" {
-            self.story.lines.push(Line { number, from: time, to: None, complete: false });
+            self.timeline.checkpoints.push(CheckpointSpan {
+                number,
+                from: time,
+                to: None,
+                complete: false,
+            });
             return;
         }
         let complete = event["event"] == "checkpoint_completed";
-        let open = self.story.lines.iter_mut().rev();
-        let mut open = open.filter(|line| line.number == number && line.to.is_none());
-        let Some(line) = open.next() else { return };
-        (line.to, line.complete) = (Some(time), complete);
-        let from = line.from;
+        let open = self.timeline.checkpoints.iter_mut().rev();
+        let mut open =
+            open.filter(|checkpoint| checkpoint.number == number && checkpoint.to.is_none());
+        let Some(checkpoint) = open.next() else { return };
+        (checkpoint.to, checkpoint.complete) = (Some(time), complete);
+        let from = checkpoint.from;
         let ns = |key: &str| event[key].as_u64().unwrap_or(0);
         let pause = (ns("coordination_ns") + ns("pause_ns")).div_ceil(1_000_000);
-        // Which set it was is not always said: then the pause of a set is not shown.
+        // The set is not always named: then the pause of a set is not shown.
         let ranks = self.about(event);
         let all: Vec<u64> = self.ranks.keys().copied().collect();
         for rank in if ranks.is_empty() { all } else { ranks } {
@@ -239,10 +245,10 @@ impl Reader {
         }
     }
 
-    fn finish(mut self, job: String) -> Story {
-        self.story.job = job;
+    fn finish(mut self, job: String) -> Timeline {
+        self.timeline.job = job;
         let node = |rank: &u64| self.nodes.get(rank).cloned().unwrap_or_else(|| "?".to_owned());
-        self.story.rows = if self.ranks.len() <= RANKS_MAX {
+        self.timeline.rows = if self.ranks.len() <= RANKS_MAX {
             let named = |(rank, row): (&u64, &Row)| Row {
                 label: format!("rank {rank}, {}", node(rank)),
                 changes: row.changes.clone(),
@@ -253,14 +259,14 @@ impl Reader {
             for (rank, row) in &self.ranks {
                 groups.entry(node(rank)).or_default().push(row);
             }
-            groups.into_iter().map(|(label, rows)| together(label, &rows)).collect()
+            groups.into_iter().map(|(label, rows)| combined(label, &rows)).collect()
         };
-        self.story
+        self.timeline
     }
 }
 
-/// One row for several: the state that most deserves to be seen.
-fn together(label: String, rows: &[&Row]) -> Row {
+/// One row for several: the worst state of any at each time.
+fn combined(label: String, rows: &[&Row]) -> Row {
     let times: BTreeSet<u64> =
         rows.iter().flat_map(|row| row.changes.iter().map(|(time, _)| *time)).collect();
     let mut all = Row { label, changes: Vec::new() };
@@ -272,11 +278,11 @@ fn together(label: String, rows: &[&Row]) -> Row {
     all
 }
 
-/// What a list of events tells.
-pub fn read(job: &str, events: &str) -> Story {
+/// The timeline of a list of events.
+pub fn read(job: &str, events: &str) -> Timeline {
     let mut reader = Reader::default();
     for event in events::read(events) {
-        reader.hear(&event);
+        reader.handle(&event);
     }
     reader.finish(job.to_owned())
 }
@@ -294,19 +300,20 @@ fn events_file(folder: &Path) -> Result<PathBuf, String> {
     ))
 }
 
-/// Draws the picture of a job; where it is, is printed.
+/// Draws the timeline of a job, and prints where it is.
 pub fn report(folder: &Path, output: Option<&Path>) -> Result<(), String> {
     let file = events_file(folder)?;
     let shown = |error: std::io::Error| format!("{}: {error}", file.display());
     let events = fs::read_to_string(&file).map_err(shown)?;
     let full = file.canonicalize().map_err(shown)?;
     let job = full.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
-    let story = read(&job, &events);
-    if story.rows.is_empty() {
-        return Err(format!("{} tells of no ranks", file.display()));
+    let timeline = read(&job, &events);
+    if timeline.rows.is_empty() {
+        return Err(format!("{} has no events of ranks", file.display()));
     }
     let output = output.map_or_else(|| full.with_file_name("timeline.svg"), Path::to_owned);
-    fs::write(&output, draw(&story)).map_err(|error| format!("{}: {error}", output.display()))?;
+    fs::write(&output, draw(&timeline))
+        .map_err(|error| format!("{}: {error}", output.display()))?;
     println!("{}", output.display());
     print!("{}", crate::command::recoveries::table(&events));
     Ok(())
@@ -315,7 +322,7 @@ pub fn report(folder: &Path, output: Option<&Path>) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use State::{Computing, Dead, Ended, Pause, Replaying, Restoring, Starting, Unreachable};
+    use State::{Computing, Ended, Failed, Pause, Replaying, Restoring, Starting, Unreachable};
 
     const JOB: &str = r#"
 {"event":"guardian","node":"n0","rank":0,"unix_ms":1000}
@@ -339,24 +346,25 @@ mod tests {
 {"event":"fal"#;
 
     #[test]
-    fn a_recovery_is_told_from_its_events() {
-        let story = read("j", JOB);
-        assert_eq!(story.span, (1000, 5100));
+    fn a_recovery_is_drawn_from_its_events() {
+        let timeline = read("j", JOB);
+        assert_eq!(timeline.span, (1000, 5100));
         let paused = [(2000, Pause), (2100, Computing)];
         let changes =
             [vec![(1000, Starting), (1100, Computing)], paused.to_vec(), vec![(5010, Ended)]];
-        assert_eq!(story.rows[0].changes, changes.concat());
+        assert_eq!(timeline.rows[0].changes, changes.concat());
         assert_eq!(
-            (&*story.rows[0].label, &*story.rows[1].label),
+            (&*timeline.rows[0].label, &*timeline.rows[1].label),
             ("rank 0, n0", "rank 1, n1 → n2")
         );
-        let back = [(3000, Dead), (3100, Restoring), (3400, Replaying), (4200, Computing)];
+        let back = [(3000, Failed), (3100, Restoring), (3400, Replaying), (4200, Computing)];
         let changes = [vec![(1010, Starting), (1100, Computing)], paused.to_vec(), back.to_vec()];
-        assert_eq!(story.rows[1].changes, [changes.concat(), vec![(5020, Ended)]].concat());
-        let line = |number, from, to, complete| Line { number, from, to: Some(to), complete };
-        assert_eq!(story.lines, [line(1, 2000, 2500, true), line(2, 3002, 3003, false)]);
+        assert_eq!(timeline.rows[1].changes, [changes.concat(), vec![(5020, Ended)]].concat());
+        let span =
+            |number, from, to, complete| CheckpointSpan { number, from, to: Some(to), complete };
+        assert_eq!(timeline.checkpoints, [span(1, 2000, 2500, true), span(2, 3002, 3003, false)]);
         let marks = [(3000, "n1 lost".to_owned()), (5000, "finish".to_owned())];
-        assert_eq!(story.marks, marks);
+        assert_eq!(timeline.marks, marks);
     }
 
     #[test]
@@ -371,11 +379,11 @@ mod tests {
 
     #[test]
     fn a_pause_ends_where_something_worse_begins() {
-        let mut row = Row { changes: vec![(0, Computing), (50, Dead)], ..Row::default() };
+        let mut row = Row { changes: vec![(0, Computing), (50, Failed)], ..Row::default() };
         row.interrupt(40, 90, Pause);
-        assert_eq!(row.changes, [(0, Computing), (40, Pause), (50, Dead)]);
+        assert_eq!(row.changes, [(0, Computing), (40, Pause), (50, Failed)]);
         row.interrupt(60, 70, Pause);
-        assert_eq!(row.changes.len(), 3, "who is dead does not pause");
+        assert_eq!(row.changes.len(), 3, "a failed rank does not pause");
     }
 
     #[test]
@@ -389,10 +397,10 @@ mod tests {
         }
         events += "{\"event\":\"ready\",\"unix_ms\":2}\n";
         events += "{\"event\":\"fallen\",\"set\":9,\"ranks\":[31],\"unix_ms\":3}\n";
-        let story = read("j", &events);
-        assert_eq!(story.rows.len(), 2);
-        assert_eq!(story.rows[0].changes, [(1, Starting), (2, Computing)]);
-        assert_eq!(story.rows[1].changes, [(1, Starting), (2, Computing), (3, Dead)]);
+        let timeline = read("j", &events);
+        assert_eq!(timeline.rows.len(), 2);
+        assert_eq!(timeline.rows[0].changes, [(1, Starting), (2, Computing)]);
+        assert_eq!(timeline.rows[1].changes, [(1, Starting), (2, Computing), (3, Failed)]);
     }
 
     #[test]

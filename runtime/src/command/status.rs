@@ -31,7 +31,7 @@ fn number(value: &Value) -> String {
     value.as_u64().map_or("-".into(), |number| number.to_string())
 }
 
-/// Whatever an entry says, in a line.
+/// All fields of an entry, in a text line.
 fn words(entry: &Value) -> String {
     let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let Some(fields) = entry.as_object() else { return word(entry) };
@@ -39,19 +39,19 @@ fn words(entry: &Value) -> String {
     fields.map(|(key, value)| format!("{key} {}", word(value))).collect::<Vec<_>>().join(", ")
 }
 
-/// Where lines are.
+/// Where checkpoints are stored.
 fn place(document: &Value) -> String {
     match (document["directory"].as_str(), document["copies"].as_u64()) {
         (Some(directory), _) => directory.to_owned(),
-        (None, Some(copies)) => format!("folders of the nodes, copies on {copies} other(s)"),
+        (None, Some(copies)) => format!("folders of the nodes, replicas on {copies} other(s)"),
         (None, None) => "-".into(),
     }
 }
 
-/// Who has which images of a line, ranks with the same nodes together.
-fn held(line: &Value) -> String {
+/// Which nodes have which images of a checkpoint, ranks with the same nodes together.
+fn held(checkpoint: &Value) -> String {
     let mut at: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for entry in list(line, "held") {
+    for entry in list(checkpoint, "held") {
         let names = |key: &str| -> Vec<&str> {
             list(entry, key).iter().filter_map(Value::as_str).collect()
         };
@@ -61,10 +61,10 @@ fn held(line: &Value) -> String {
         }
         at.entry(place).or_default().push(number(&entry["rank"]));
     }
-    let line = |(place, ranks): (String, Vec<String>)| {
+    let text = |(place, ranks): (String, Vec<String>)| {
         format!("      images of ranks {}: {place}\n", ranks.join(","))
     };
-    at.into_iter().map(line).collect()
+    at.into_iter().map(text).collect()
 }
 
 /// For people.
@@ -73,7 +73,7 @@ fn table(document: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
     let _ = writeln!(
         out,
-        "job {}: {} ranks on {} nodes, lines in {}",
+        "job {}: {} ranks on {} nodes, checkpoints in {}",
         text(&document["job"]),
         number(&document["size"]),
         list(document, "nodes").len(),
@@ -81,7 +81,7 @@ fn table(document: &Value) -> String {
     );
     let protection = &document["protection"];
     if protection["let_go"].as_bool() == Some(true) {
-        let _ = writeln!(out, "NOT PROTECTED: ranks were out of the coordinator's reach for long");
+        let _ = writeln!(out, "NOT PROTECTED: the coordinator could not reach some ranks for long");
     } else if let Some(missing) = protection["waits_for"].as_array() {
         let missing: Vec<String> = missing.iter().map(number).collect();
         let _ = writeln!(
@@ -117,29 +117,29 @@ fn table(document: &Value) -> String {
             let _ = writeln!(out, "  {}", words(entry));
         }
     }
-    if list(document, "lines").is_empty() {
-        let _ = writeln!(out, "\nno lines yet");
+    if list(document, "checkpoints").is_empty() {
+        let _ = writeln!(out, "\nno checkpoints yet");
         return out;
     }
     let _ = writeln!(
         out,
-        "\n{:>5} {:<7} {:<10} {:>12} {:>12} {:>12} {:>12}",
-        "line", "kind", "state", "on disk", "silence", "pause", "storing"
+        "\n{:>10} {:<7} {:<10} {:>12} {:>12} {:>12} {:>12}",
+        "checkpoint", "kind", "state", "on disk", "quiescence", "pause", "storing"
     );
-    for line in list(document, "lines") {
-        let ns = |key: &str| line[key].as_u64().map_or("-".into(), time);
+    for checkpoint in list(document, "checkpoints") {
+        let ns = |key: &str| checkpoint[key].as_u64().map_or("-".into(), time);
         let _ = writeln!(
             out,
-            "{:>5} {:<7} {:<10} {:>12} {:>12} {:>12} {:>12}",
-            number(&line["line"]),
-            text(&line["kind"]),
-            text(&line["state"]),
-            bytes(line["bytes"].as_u64().unwrap_or(0)),
+            "{:>10} {:<7} {:<10} {:>12} {:>12} {:>12} {:>12}",
+            number(&checkpoint["checkpoint"]),
+            text(&checkpoint["kind"]),
+            text(&checkpoint["state"]),
+            bytes(checkpoint["bytes"].as_u64().unwrap_or(0)),
             ns("coordination_ns"),
             ns("pause_ns"),
             ns("store_ns"),
         );
-        out += &held(line);
+        out += &held(checkpoint);
     }
     out
 }
@@ -154,18 +154,20 @@ mod tests {
         let document = json!({
             "job": "n0-1", "size": 2, "nodes": [{}], "directory": null,
             "ranks": [{"rank": 0, "node": "n0", "set": null, "state": "starting", "log": null}],
-            "lines": [{"line": 1, "kind": "global", "bytes": 2048, "pause_ns": 2_000_000}],
+            "checkpoints": [
+                {"checkpoint": 1, "kind": "global", "bytes": 2048, "pause_ns": 2_000_000},
+            ],
         });
         let text = table(&document);
         assert!(text.contains("job n0-1: 2 ranks on 1 nodes"), "{text}");
         assert!(text.contains("2.0 KiB") && text.contains("2.0 ms"), "{text}");
-        assert!(table(&json!({})).contains("no lines yet"));
+        assert!(table(&json!({})).contains("no checkpoints yet"));
         assert!(!text.contains("failures"), "{text}");
         assert!(!text.contains("NOT PROTECTED"), "{text}");
         let text = table(&json!({"protection": {"waits_for": [1, 4]}}));
         assert!(text.contains("waits for rank 1, 4\n"), "{text}");
         let text = table(&json!({"protection": {"let_go": true, "waits_for": [1]}}));
-        assert!(text.contains("out of the coordinator's reach"), "{text}");
+        assert!(text.contains("could not reach some ranks"), "{text}");
         assert!(!text.contains("waits for"), "{text}");
     }
 
@@ -177,13 +179,13 @@ mod tests {
         };
         let text = table(&json!({
             "directory": null, "copies": 1,
-            "lines": [{"line": 1, "held": [
+            "checkpoints": [{"checkpoint": 1, "held": [
                 held(0, &["n0", "n1"], &[]),
                 held(1, &["n0", "n1"], &[]),
                 held(2, &["n1"], &["n2"]),
             ]}],
         }));
-        assert!(text.contains("folders of the nodes, copies on 1 other"), "{text}");
+        assert!(text.contains("folders of the nodes, replicas on 1 other"), "{text}");
         assert!(text.contains("images of ranks 0,1: n0 n1\n"), "{text}");
         assert!(text.contains("images of ranks 2: n1 (on the way to n2)\n"), "{text}");
     }

@@ -1,6 +1,6 @@
-//! The picture of `rustbtl report`: a row per rank or node, time from left to right, as SVG.
+//! The drawing of `rustbtl report`: a row per rank or node, time from left to right, as SVG.
 
-use crate::command::report::{Row, State, Story};
+use crate::command::report::{Row, State, Timeline};
 use std::fmt::Write;
 
 const LEFT: f64 = 130.0;
@@ -10,13 +10,13 @@ const RIGHT: f64 = 24.0;
 /// Ticks on the axis, about.
 const TICKS: f64 = 10.0;
 
-/// Every state with its colour and what it is called.
+/// Every state with its colour and its name.
 const STATES: [(State, &str, &str); 8] = [
     (State::Starting, "#d9d9d9", "starting"),
     (State::Computing, "#5b9a68", "computing"),
-    (State::Pause, "#e0c84a", "pause for a line"),
+    (State::Pause, "#e0c84a", "pause for a checkpoint"),
     (State::Unreachable, "#b9a7cf", "unreachable"),
-    (State::Dead, "#c0392b", "dead"),
+    (State::Failed, "#c0392b", "failed"),
     (State::Restoring, "#e08b3c", "restoring"),
     (State::Replaying, "#4a8fc0", "replaying"),
     (State::Ended, "none", "ended"),
@@ -48,11 +48,11 @@ struct Scale {
 }
 
 impl Scale {
-    fn new(story: &Story) -> Self {
-        let (first, last) = story.span;
+    fn new(timeline: &Timeline) -> Self {
+        let (first, last) = timeline.span;
         // Many rows are thin.
-        let row = (900.0 / story.rows.len().max(1) as f64).clamp(9.0, 22.0);
-        let bottom = TOP + row * story.rows.len() as f64;
+        let row = (900.0 / timeline.rows.len().max(1) as f64).clamp(9.0, 22.0);
+        let bottom = TOP + row * timeline.rows.len() as f64;
         Self { first, ms: last.saturating_sub(first).max(1) as f64, row, bottom }
     }
 
@@ -78,7 +78,7 @@ fn bars(out: &mut String, scale: &Scale, number: usize, row: &Row, end: u64) {
         if colour == "none" {
             continue;
         }
-        // Something that has happened is seen, however short it was.
+        // What has happened is visible, however short it was.
         let width = (scale.x(to) - x).max(0.8);
         let name = STATES.iter().find(|(other, _, _)| *other == state).map_or("", |s| s.2);
         let seconds = to.saturating_sub(from) as f64 / 1e3;
@@ -90,25 +90,27 @@ fn bars(out: &mut String, scale: &Scale, number: usize, row: &Row, end: u64) {
     }
 }
 
-fn lines(out: &mut String, scale: &Scale, story: &Story) {
+fn checkpoints(out: &mut String, scale: &Scale, timeline: &Timeline) {
     let height = scale.bottom - TOP + 6.0;
-    for line in &story.lines {
-        let (x, end) = (scale.x(line.from), scale.x(line.to.unwrap_or(story.span.1)));
-        let (colour, what) = match (line.complete, line.to) {
+    for checkpoint in &timeline.checkpoints {
+        let (x, end) =
+            (scale.x(checkpoint.from), scale.x(checkpoint.to.unwrap_or(timeline.span.1)));
+        let (colour, what) = match (checkpoint.complete, checkpoint.to) {
             (true, _) => ("#1f4e79", "complete"),
-            (false, Some(_)) => ("#c0392b", "given up"),
+            (false, Some(_)) => ("#c0392b", "aborted"),
             (false, None) => ("#888888", "under way"),
         };
-        let (width, y, number) = ((end - x).max(1.0), TOP - 6.0, line.number);
+        let (width, y, number) = ((end - x).max(1.0), TOP - 6.0, checkpoint.number);
         let _ = writeln!(
             out,
             "<rect x=\"{x:.1}\" y=\"{y}\" width=\"{width:.1}\" height=\"{height:.1}\" \
-             fill=\"{colour}\" fill-opacity=\"0.18\"><title>line {number}: {what}</title></rect>\n\
+             fill=\"{colour}\" fill-opacity=\"0.18\">\
+             <title>checkpoint {number}: {what}</title></rect>\n\
              <text x=\"{x:.1}\" y=\"{:.1}\" font-size=\"11\" fill=\"{colour}\">{number}</text>",
             TOP - 10.0
         );
     }
-    for (time, what) in &story.marks {
+    for (time, what) in &timeline.marks {
         let (x, bottom, what) = (scale.x(*time), scale.bottom, escape(what));
         let _ = writeln!(
             out,
@@ -136,11 +138,11 @@ fn axis(out: &mut String, scale: &Scale) {
     }
 }
 
-fn legend(out: &mut String, scale: &Scale, story: &Story) {
+fn legend(out: &mut String, scale: &Scale, timeline: &Timeline) {
     let y = scale.bottom + 36.0;
     let mut x = LEFT;
     let seen = |state: State| {
-        story.rows.iter().any(|row| row.changes.iter().any(|(_, other)| *other == state))
+        timeline.rows.iter().any(|row| row.changes.iter().any(|(_, other)| *other == state))
     };
     for (state, colour, name) in STATES {
         if colour == "none" || !seen(state) {
@@ -157,28 +159,29 @@ fn legend(out: &mut String, scale: &Scale, story: &Story) {
     }
     let _ = writeln!(
         out,
-        "<text x=\"{x}\" y=\"{:.1}\" font-size=\"12\">numbers on top: lines; dashed: losses</text>",
+        "<text x=\"{x}\" y=\"{:.1}\" font-size=\"12\">\
+         numbers on top: checkpoints; dashed: losses</text>",
         y + 10.5
     );
 }
 
-/// The whole picture.
-pub fn draw(story: &Story) -> String {
-    let scale = Scale::new(story);
+/// The whole drawing.
+pub fn draw(timeline: &Timeline) -> String {
+    let scale = Scale::new(timeline);
     let (width, height) = (LEFT + WIDTH + RIGHT, scale.bottom + 64.0);
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height:.0}\" \
          viewBox=\"0 0 {width} {height:.0}\" font-family=\"sans-serif\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
          <text x=\"{LEFT}\" y=\"24\" font-size=\"15\">{}</text>\n",
-        escape(&story.job)
+        escape(&timeline.job)
     );
     axis(&mut out, &scale);
-    for (number, row) in story.rows.iter().enumerate() {
-        bars(&mut out, &scale, number, row, story.span.1);
+    for (number, row) in timeline.rows.iter().enumerate() {
+        bars(&mut out, &scale, number, row, timeline.span.1);
     }
-    lines(&mut out, &scale, story);
-    legend(&mut out, &scale, story);
+    checkpoints(&mut out, &scale, timeline);
+    legend(&mut out, &scale, timeline);
     out += "</svg>\n";
     out
 }
@@ -194,16 +197,17 @@ mod tests {
     }
 
     #[test]
-    fn what_has_happened_is_in_the_picture() {
+    fn what_has_happened_is_in_the_drawing() {
         let events = "{\"event\":\"guardian\",\"node\":\"a<b\",\"rank\":0,\"unix_ms\":10}\n\
                       {\"event\":\"ready\",\"unix_ms\":1010}\n\
                       {\"event\":\"rank_failed\",\"set\":0,\"ranks\":[0],\"unix_ms\":2010}\n\
                       {\"event\":\"end\",\"unix_ms\":3010}\n";
-        let picture = draw(&read("j & k", events));
-        for text in ["j &amp; k", "rank 0, a&lt;b: computing, 1.000 s", "dead, 1.000 s", ">3 s<"] {
-            assert!(picture.contains(text), "{text}: {picture}");
+        let drawing = draw(&read("j & k", events));
+        for text in ["j &amp; k", "rank 0, a&lt;b: computing, 1.000 s", "failed, 1.000 s", ">3 s<"]
+        {
+            assert!(drawing.contains(text), "{text}: {drawing}");
         }
-        assert!(!picture.contains("replaying"), "nothing is explained that is not there");
-        assert_eq!(picture.matches("<text").count(), picture.matches("</text>").count());
+        assert!(!drawing.contains("replaying"), "nothing is explained that is not there");
+        assert_eq!(drawing.matches("<text").count(), drawing.matches("</text>").count());
     }
 }

@@ -1,30 +1,32 @@
-//! Determinants of all sets: put into the order of each set, brought to agents of other nodes, and
-//! handed back when a set goes back alone. No I/O: what is to be sent is given to the driver.
+//! Determinants of all sets: put into the order of each set, replicated on agents of other nodes,
+//! and sent back to a set that is rolled back alone. No I/O: the driver sends what is returned.
 //!
-//! Source: DESIGN §5, §7; docs/adr/0004. The coordinator is the one owner of the order
-//! (coordination's `DeterminantLog`, one for each set): what it has is a beginning of that order
-//! without gaps, hence closed under "happened before". Ranks hear that something is stable when it
-//! is here and [`COPIES`] agents of other nodes have it; with fewer other nodes, when those have
-//! it.
+//! Source: DESIGN §5, §7; docs/adr/0004. The coordinator is the only owner of the order
+//! (coordination's `DeterminantLog`, one for each set). What it has is a prefix of that order
+//! without gaps, hence closed under "happened before". A determinant is stable when it is here and
+//! [`REPLICAS`] agents of other nodes have it (with fewer other nodes: when all of those have it).
+//! Then the ranks are notified.
 //!
-//! 1. What is handed back contains everything that was ever told to be stable and no line covers.
-//! 2. What an incarnation says that is not the set's last one changes nothing.
-//! 3. What is told to be stable was noted before, for a coordinator that comes after this one.
-//! 4. What messages of a set carried to another one is in the order of the first, and noted, before
-//!    the place of the second one's order that holds it counts (`carried`).
-//! 5. A set that has fallen is told what to repeat when everybody else takes in nothing more of the
-//!    life that is over, and what they had of it is here (`fences`).
+//! 1. What a restarted set replays contains everything that was ever reported stable and that no
+//!    checkpoint covers.
+//! 2. A report of an incarnation that is not the set's last one changes nothing.
+//! 3. What is reported stable was persisted before, for a coordinator after a failover.
+//! 4. What messages of one set piggybacked to another one is in the order of the first, and
+//!    persisted, before the place that holds it in the order of the second one counts
+//!    (`piggybacked`).
+//! 5. A failed set learns what to replay when nobody else accepts anything more of the failed
+//!    incarnation, and everything that the others have received of it is here (`fences`).
 //! 6. An image counts as stored when everything is here that its set had recorded when it was taken
-//!    (`lines`).
+//!    (`images`).
 
-pub(crate) mod carried;
 pub(crate) mod fences;
-pub(crate) mod lines;
+pub(crate) mod images;
+pub(crate) mod piggybacked;
+pub(crate) mod tables;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::coordinator::determinants::fences::Fencing;
-use crate::coordinator::determinants::lines::AtLine;
+use crate::coordinator::determinants::tables::{Fencing, SnapshotClock};
 use crate::coordinator::job::tables::text::some_of;
 use rustbtl_coordination::control::{CheckpointId, FromNode, FromRank, ToNode, ToRank};
 use rustbtl_coordination::determinants::{
@@ -37,13 +39,13 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Agents of other nodes that must have a determinant before it is stable.
 ///
 /// The coordinator itself is outside of every set but those of mpirun's own node, without which the
-/// job ends anyway. A copy elsewhere would be for a coordinator that is started again, and costs
-/// two more hops for each outcome that a message has to wait for. With copies a place that holds
-/// what was carried to a set would also have to wait until that has its copies (4).
-pub const COPIES: usize = 0;
-/// Determinants that go to a keeper at a time.
+/// job ends anyway. A replica elsewhere would serve a failover of the coordinator, and costs two
+/// more hops for each outcome that a message has to wait for. With replicas, a place that holds
+/// what was piggybacked to a set would also have to wait until that has its replicas (4).
+pub const REPLICAS: usize = 0;
+/// Most determinants in one batch to a replica.
 const BATCH_RECORDS_MAX: usize = 4096;
-/// What a rank has to do again is told in pieces of about so many bytes: a message has a limit.
+/// What a rank replays is sent in pieces of about so many bytes: messages have a limit.
 const REPLAY_BYTES: usize = 4 << 20;
 
 /// To be done.
@@ -55,53 +57,54 @@ pub enum Out {
     Agent(u64, ToNode),
     /// Write down an event.
     Log(Value),
-    /// Keep this for another coordinator (a `DeterminantBatch`), before anything that follows is
-    /// done.
-    Note(SetId, Vec<u8>),
-    /// The same, in place of everything that is kept of this set.
-    NoteAnew(SetId, Vec<u8>),
-    /// Everything that others have of earlier lives of this set is here (5).
+    /// Persist this for a coordinator after a failover (a `DeterminantBatch`), before anything that
+    /// follows is done.
+    Persist(SetId, Vec<u8>),
+    /// The same, in place of everything that is persisted of this set.
+    PersistAll(SetId, Vec<u8>),
+    /// Everything that others have received of earlier incarnations of this set is here (5).
     Fenced(SetId, Incarnation),
-    /// The job may hear now what this agent has said (6).
-    Hear(u64, FromNode),
+    /// The job handles this message of this agent now (6).
+    Deliver(u64, FromNode),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Rank {
     set: SetId,
     incarnation: Incarnation,
-    /// It has said `Ready`.
+    /// It has sent `Ready`.
     ready: bool,
 }
 
 /// One set.
 #[derive(Debug)]
-struct OfSet {
+struct SetState {
     order: SetOrder,
-    /// What the ranks know to be stable.
-    told: u64,
-    /// Ranks that wait to hear that their last one is stable.
+    /// What was last reported stable to the ranks.
+    stable_sent: u64,
+    /// Ranks that wait until this place, their last one, is stable.
     waiting: BTreeMap<PeerId, u64>,
 }
 
-impl OfSet {
-    fn new(incarnation: Incarnation, shipper: DeterminantLog) -> Self {
-        Self { order: SetOrder::new(incarnation, shipper), told: 0, waiting: BTreeMap::new() }
+impl SetState {
+    fn new(incarnation: Incarnation, log: DeterminantLog) -> Self {
+        Self { order: SetOrder::new(incarnation, log), stable_sent: 0, waiting: BTreeMap::new() }
     }
 
-    /// What it has of places from `from` on, for another coordinator. Places without a record in it
-    /// hold nothing that is repeated, or a line covers them.
-    fn noted(&self, set: SetId, from: u64) -> Vec<u8> {
+    /// What it has of places from `from` on, for a coordinator after a failover. Places without a
+    /// record hold nothing that is replayed, or a checkpoint covers them.
+    fn batch_from(&self, set: SetId, from: u64) -> Vec<u8> {
         let (incarnation, upto) = (self.order.incarnation(), self.order.next());
         let records = self.order.log().records_from(from).cloned().collect();
         DeterminantBatch { set, incarnation, from, upto, inherits: 0, records }.encode()
     }
 
-    /// This rank has said something, of which the last place is `last`.
+    /// This rank has recorded something; `last` is its last place.
     fn waits(&mut self, rank: PeerId, last: Option<u64>) {
         self.waiting.extend(last.map(|last| (rank, last)));
-        // What was said again may be stable for long.
-        self.told = self.waiting.get(&rank).map_or(self.told, |&last| self.told.min(last));
+        // What was sent again may have been stable for long.
+        self.stable_sent =
+            self.waiting.get(&rank).map_or(self.stable_sent, |&last| self.stable_sent.min(last));
     }
 }
 
@@ -109,42 +112,42 @@ impl OfSet {
 #[derive(Debug, Default)]
 pub struct Determinants {
     /// Agents of other nodes that must have what is stable.
-    copies: usize,
+    replicas: usize,
     ranks: BTreeMap<PeerId, Rank>,
     homes: BTreeMap<PeerId, u64>,
     agents: BTreeSet<u64>,
-    sets: BTreeMap<SetId, OfSet>,
-    clocks: BTreeMap<CheckpointId, BTreeMap<PeerId, AtLine>>,
-    /// What agents have said of images, and the job does not hear yet (6).
-    early: BTreeMap<(CheckpointId, PeerId), (u64, FromNode)>,
-    /// Of sets that have fallen and were not told yet what to repeat (5).
+    sets: BTreeMap<SetId, SetState>,
+    clocks: BTreeMap<CheckpointId, BTreeMap<PeerId, SnapshotClock>>,
+    /// Stored images that the job is not notified of yet (6).
+    deferred_images: BTreeMap<(CheckpointId, PeerId), (u64, FromNode)>,
+    /// Of failed sets that have not been sent yet what to replay (5).
     fences: BTreeMap<SetId, Fencing>,
-    /// Sets that cannot go back alone, since they do not record.
-    without: BTreeSet<SetId>,
-    /// Another coordinator may come after this one.
-    notes: bool,
-    /// This one has come after another.
+    /// Sets that cannot be rolled back alone: they do not record.
+    not_replayable: BTreeSet<SetId>,
+    /// Everything is persisted for a failover.
+    persists: bool,
+    /// This coordinator has been started by a failover.
     resumed: bool,
     out: Vec<Out>,
 }
 
-fn keeper(agent: u64) -> ReplicaId {
+fn replica(agent: u64) -> ReplicaId {
     ReplicaId { set: SetId(0), start: agent }
 }
 
 impl Determinants {
-    /// See [`COPIES`].
-    pub fn new(copies: usize) -> Self {
-        Self { copies, ..Self::default() }
+    /// See [`REPLICAS`].
+    pub fn new(replicas: usize) -> Self {
+        Self { replicas, ..Self::default() }
     }
 
-    /// What is to be done, in this order. Of what a rank is told to be stable only the last word
-    /// is left: each costs a system call here, and wakes somebody there.
+    /// What is to be done, in this order. Only the last `Stable` of each rank is left: each costs a
+    /// system call here, and wakes a process there.
     pub fn take_out(&mut self) -> Vec<Out> {
-        let mut told = BTreeSet::new();
+        let mut seen = BTreeSet::new();
         let mut is_last = |out: &Out| match out {
             Out::Rank(rank, ToRank::Stable { incarnation, .. }) => {
-                told.insert((*rank, *incarnation))
+                seen.insert((*rank, *incarnation))
             }
             _ => true,
         };
@@ -155,36 +158,36 @@ impl Determinants {
         out
     }
 
-    /// Everything that an agent says comes by here first. True: nobody else needs it.
-    pub fn hear(&mut self, agent: u64, message: &FromNode) -> bool {
+    /// Every message of an agent is handled here first. True: nobody else needs it.
+    pub fn handle(&mut self, agent: u64, message: &FromNode) -> bool {
         match message {
             FromNode::Guardian { rank, .. } => {
                 self.homes.insert(*rank, agent);
-                // A set that has moved to its keeper's node has another keeper from now on.
+                // A set that has moved to the node of its replica gets another replica.
                 if let Some(Rank { set, .. }) = self.ranks.get(rank).copied() {
-                    self.choose(set);
-                    self.pump(set);
+                    self.choose_replicas(set);
+                    self.flush(set);
                 }
             }
             FromNode::Rank { rank, message } => return self.handle_rank(*rank, message),
             FromNode::DeterminantsReplicated { set, incarnation, upto } => {
                 let (set, incarnation, upto) = (*set, *incarnation, *upto);
-                let ack = BatchAck { replica: keeper(agent), set, incarnation, upto };
+                let ack = BatchAck { replica: replica(agent), set, incarnation, upto };
                 if let Some(of) = self.sets.get_mut(&set) {
                     of.order.log_mut().on_ack(&ack);
                 }
-                self.pump(set);
+                self.flush(set);
                 return true;
             }
-            FromNode::Stored { rank, checkpoint: line, .. } => {
-                return self.keeps_back(agent, *line, *rank, message);
+            FromNode::Stored { rank, checkpoint, .. } => {
+                return self.defer_image(agent, *checkpoint, *rank, message);
             }
             FromNode::DeterminantsNotReplicated { set, reason } => {
                 let (set, reason) = (set.0, reason.as_str());
                 self.log(json!({"event": "not_kept", "set": set, "reason": reason}));
                 // It is of no use any more.
                 self.agents.remove(&agent);
-                self.choose_all();
+                self.choose_all_replicas();
                 return true;
             }
             _ => {}
@@ -195,7 +198,7 @@ impl Determinants {
     /// An agent is here.
     pub fn agent_here(&mut self, agent: u64) {
         self.agents.insert(agent);
-        self.choose_all();
+        self.choose_all_replicas();
     }
 
     fn handle_rank(&mut self, rank: PeerId, message: &FromRank) -> bool {
@@ -204,14 +207,14 @@ impl Determinants {
                 let (set, incarnation) = (*set, *incarnation);
                 let ready = self.ranks.get(&rank).is_some_and(|known| known.ready);
                 self.ranks.insert(rank, Rank { set, incarnation, ready });
-                self.ask_again(rank);
+                self.repeat_fences(rank);
                 false
             }
             FromRank::Ready {} => {
-                // Guardians say it again when their agent, or the coordinator, was another one.
+                // Guardians send it again to another agent or coordinator.
                 let Some(known) = self.ranks.get_mut(&rank) else { return false };
-                let again = core::mem::replace(&mut known.ready, true);
-                if again || self.resumed || self.sets.contains_key(&known.set) {
+                let was_ready = core::mem::replace(&mut known.ready, true);
+                if was_ready || self.resumed || self.sets.contains_key(&known.set) {
                     self.out.push(Out::Rank(rank, ToRank::ResendDeterminants {}));
                 }
                 false
@@ -221,22 +224,22 @@ impl Determinants {
                 true
             }
             FromRank::Piggybacked { incarnation, at, bytes } => {
-                self.carried(rank, *incarnation, *at, bytes);
+                self.piggybacked(rank, *incarnation, *at, bytes);
                 true
             }
             FromRank::Fenced { set, before, incarnation, recorded } => {
                 self.fenced(rank, *set, *before, *incarnation, *recorded);
                 true
             }
-            FromRank::EventClock { checkpoint: line, clock, incarnation, recorded } => {
+            FromRank::EventClock { checkpoint, clock, incarnation, recorded } => {
                 let (clock, incarnation, recorded) = (*clock, *incarnation, *recorded);
-                let at_line = AtLine { clock, incarnation, recorded };
-                self.clocks.entry(*line).or_default().insert(rank, at_line);
+                let snapshot = SnapshotClock { clock, incarnation, recorded };
+                self.clocks.entry(*checkpoint).or_default().insert(rank, snapshot);
                 true
             }
             FromRank::NotReplayable { reason, .. } => {
                 if let Some(Rank { set, .. }) = self.ranks.get(&rank).copied()
-                    && self.without.insert(set)
+                    && self.not_replayable.insert(set)
                 {
                     let (set, reason) = (set.0, reason.as_str());
                     self.log(json!({"event": "not_replayable", "set": set, "reason": reason}));
@@ -247,9 +250,9 @@ impl Determinants {
         }
     }
 
-    /// For the user of a job that ends: what there is of what was recorded.
+    /// For the user of a job that ends: which recorded outcomes there are.
     pub fn account(&self) -> String {
-        let of_set = |(set, of): (&SetId, &OfSet)| {
+        let of_set = |(set, of): (&SetId, &SetState)| {
             let mut ranks: BTreeMap<PeerId, (u64, u64)> = BTreeMap::new();
             for record in of.order.history() {
                 let number = record.numbered.number;
@@ -261,9 +264,14 @@ impl Determinants {
             (!ranks.is_empty()).then(|| format!("set {set}: {}", some_of(ranks, ", ")))
         };
         let sets: Vec<String> = self.sets.iter().filter_map(of_set).collect();
-        let kept =
-            if sets.is_empty() { "none since the last lines".into() } else { some_of(sets, "; ") };
-        format!("Of recorded outcomes (determinants) nothing is lost; the coordinator has {kept}")
+        let recorded = if sets.is_empty() {
+            "none since the last checkpoints".into()
+        } else {
+            some_of(sets, "; ")
+        };
+        format!(
+            "Of recorded outcomes (determinants) nothing is lost; the coordinator has {recorded}"
+        )
     }
 
     fn log(&mut self, event: Value) {
@@ -277,7 +285,7 @@ impl Determinants {
         }
         let records = match rank_batch::read(bytes) {
             Ok(records) => records,
-            Err(error) => return self.nonsense(rank, &error.to_string()),
+            Err(error) => return self.protocol_error(rank, &error.to_string()),
         };
         self.open(known.set, incarnation);
         let Some(of) = self.sets.get_mut(&known.set) else { return };
@@ -287,31 +295,31 @@ impl Determinants {
         let (before, last) = (of.order.next(), records.last().map(|(at, _)| *at));
         of.order.add_recorded(rank, from, records);
         of.waits(rank, last);
-        self.note(known.set, before);
+        self.persist_new(known.set, before);
         self.settle(known.set);
     }
 
-    fn nonsense(&mut self, rank: PeerId, what: &str) {
+    fn protocol_error(&mut self, rank: PeerId, what: &str) {
         self.log(json!({"event": "protocol_error", "rank": rank.0, "what": what}));
     }
 
-    /// What the order of a set has that it had not when `before` was its next place.
-    fn note(&mut self, set: SetId, before: u64) {
-        let of = self.sets.get(&set).filter(|of| self.notes && of.order.next() > before);
+    /// Persists what the order of a set has from place `before` on.
+    fn persist_new(&mut self, set: SetId, before: u64) {
+        let of = self.sets.get(&set).filter(|of| self.persists && of.order.next() > before);
         if let Some(of) = of {
-            self.out.push(Out::Note(set, of.noted(set, before)));
+            self.out.push(Out::Persist(set, of.batch_from(set, before)));
         }
     }
 
-    /// All before this place of the order of a set in this life are here. None: that of another
-    /// life is, or none.
+    /// All places before this one of the order of a set in this incarnation are here. None: the
+    /// order is that of another incarnation, or there is none.
     fn next(&self, set: SetId, incarnation: Incarnation) -> Option<u64> {
         let of = self.sets.get(&set).filter(|of| of.order.incarnation() == incarnation);
         of.map(|of| of.order.next())
     }
 
-    /// The machine of a set in its last incarnation. That of a set that has fallen stays as it is
-    /// until the next life is told what is in it.
+    /// Opens the order of a set in its last incarnation. The order of a failed set stays until its
+    /// next incarnation is sent what is in it.
     fn open(&mut self, set: SetId, incarnation: Incarnation) {
         let is_new = self.sets.get(&set).is_none_or(|of| of.order.incarnation() < incarnation);
         if is_new && !self.fences.contains_key(&set) {
@@ -320,63 +328,63 @@ impl Determinants {
     }
 
     fn start(&mut self, set: SetId, incarnation: Incarnation, past: Vec<(PeerId, Numbered)>) {
-        let shipper = DeterminantLog::new(set, incarnation, past, self.copies, BATCH_RECORDS_MAX);
-        let of = OfSet::new(incarnation, shipper);
-        if self.notes {
-            self.out.push(Out::NoteAnew(set, of.noted(set, 0)));
+        let log = DeterminantLog::new(set, incarnation, past, self.replicas, BATCH_RECORDS_MAX);
+        let of = SetState::new(incarnation, log);
+        if self.persists {
+            self.out.push(Out::PersistAll(set, of.batch_from(set, 0)));
         }
         self.sets.insert(set, of);
-        self.choose(set);
+        self.choose_replicas(set);
     }
 
-    /// What is kept for another coordinator is written down from now on.
-    pub fn keep_notes(&mut self) {
-        self.notes = true;
+    /// From now on everything is persisted for a failover.
+    pub fn enable_persistence(&mut self) {
+        self.persists = true;
     }
 
-    /// Everything that is kept of a set, in the order in which it was written down: the
-    /// coordinator before this one had it.
+    /// Everything that the coordinator before this one has persisted of a set, in that order.
     pub fn resume(&mut self, batches: Vec<DeterminantBatch>) {
         self.resumed = true;
         let Some(last) = batches.last() else { return };
         let (set, incarnation, recorded) = (last.set, last.incarnation, last.upto);
         let records = batches.into_iter().flat_map(|batch| batch.records);
-        let (copies, most) = (self.copies, BATCH_RECORDS_MAX);
-        let shipper = DeterminantLog::resumed(set, incarnation, records, recorded, copies, most);
-        let of = OfSet::new(incarnation, shipper);
+        let (replicas, most) = (self.replicas, BATCH_RECORDS_MAX);
+        let log = DeterminantLog::resumed(set, incarnation, records, recorded, replicas, most);
+        let of = SetState::new(incarnation, log);
         // In one piece, without an end that was cut off.
-        self.out.push(Out::NoteAnew(set, of.noted(set, 0)));
+        self.out.push(Out::PersistAll(set, of.batch_from(set, 0)));
         self.sets.insert(set, of);
     }
 
-    fn choose_all(&mut self) {
+    fn choose_all_replicas(&mut self) {
         for set in self.sets.keys().copied().collect::<Vec<_>>() {
-            self.choose(set);
-            self.pump(set);
+            self.choose_replicas(set);
+            self.flush(set);
         }
     }
 
-    /// A set keeps its keepers while they live, and takes the next agents for others.
-    fn choose(&mut self, set: SetId) {
+    /// A set keeps its replicas while their agents are connected, and takes the next agents for
+    /// others.
+    fn choose_replicas(&mut self, set: SetId) {
         let of_set = |rank: &PeerId| self.ranks.get(rank).is_some_and(|known| known.set == set);
         let own: BTreeSet<u64> =
             self.homes.iter().filter(|(rank, _)| of_set(rank)).map(|(_, &home)| home).collect();
         let others: Vec<u64> = self.agents.difference(&own).copied().collect();
         let Some(of) = self.sets.get_mut(&set) else { return };
-        let copies = self.copies.min(others.len());
+        let replicas = self.replicas.min(others.len());
         let before: Vec<u64> = of.order.log().replicas().map(|id| id.start).collect();
         let mut chosen: Vec<u64> =
-            before.iter().copied().filter(|agent| others.contains(agent)).take(copies).collect();
+            before.iter().copied().filter(|agent| others.contains(agent)).take(replicas).collect();
         // Sets begin at different agents, so that none has to keep all.
         let first = others.iter().position(|agent| own.iter().all(|own| agent > own)).unwrap_or(0);
         for turn in 0..others.len() {
             let agent = others[(first + turn) % others.len()];
-            if chosen.len() < copies && !chosen.contains(&agent) {
+            if chosen.len() < replicas && !chosen.contains(&agent) {
                 chosen.push(agent);
             }
         }
-        of.order.log_mut().set_required_replicas(copies);
-        let ids: Vec<ReplicaId> = chosen.iter().copied().map(keeper).collect();
+        of.order.log_mut().set_required_replicas(replicas);
+        let ids: Vec<ReplicaId> = chosen.iter().copied().map(replica).collect();
         of.order.log_mut().set_replicas(&ids);
         for agent in before.iter().filter(|agent| !chosen.contains(agent)) {
             self.out.push(Out::Agent(*agent, ToNode::DropDeterminants { set }));
@@ -389,20 +397,20 @@ impl Determinants {
         }
     }
 
-    /// Send what keepers do not have, and say what is stable.
-    fn pump(&mut self, set: SetId) {
+    /// Sends what replicas do not have, and reports what is stable.
+    fn flush(&mut self, set: SetId) {
         let Some(of) = self.sets.get_mut(&set) else { return };
-        while let Some((keeper, batch)) = of.order.log_mut().poll_output() {
+        while let Some((replica, batch)) = of.order.log_mut().poll_output() {
             self.out.push(Out::Agent(
-                keeper.start,
+                replica.start,
                 ToNode::StoreDeterminants { batch: batch.encode() },
             ));
         }
         let (incarnation, upto) = (of.order.incarnation(), of.order.log().marks().stable);
-        if upto <= of.told {
+        if upto <= of.stable_sent {
             return;
         }
-        of.told = upto;
+        of.stable_sent = upto;
         for &rank in of.waiting.keys() {
             self.out.push(Out::Rank(rank, ToRank::Stable { incarnation, upto }));
         }
@@ -411,35 +419,35 @@ impl Determinants {
 
     /// The connection of an agent is lost.
     pub fn agent_gone(&mut self, agent: u64) {
-        // No line waits for its ranks any more.
-        self.early.retain(|_, (of, _)| *of != agent);
+        // No checkpoint waits for its ranks any more.
+        self.deferred_images.retain(|_, (of, _)| *of != agent);
         if self.agents.remove(&agent) {
             self.homes.retain(|_, home| *home != agent);
-            self.choose_all();
+            self.choose_all_replicas();
         }
     }
 
-    /// The set goes back alone to the youngest line that it has, and begins `incarnation` there:
-    /// what each of its `members` has to be told before `Cards`. Nothing that the dead incarnation
-    /// says counts from now on.
+    /// The set is rolled back alone to its youngest checkpoint, and begins `incarnation` there.
+    /// Returns what each of its `members` is sent before `Endpoints`. Reports of the failed
+    /// incarnation do not count from now on.
     pub fn replay(
         &mut self,
         set: SetId,
         incarnation: Incarnation,
         members: &[PeerId],
     ) -> Vec<(PeerId, ToRank)> {
-        // Who cannot be repeated goes back only where nobody has seen what it did (the whole job),
-        // and does what comes to pass: the part of it that is recorded would not fit.
-        let repeats = self.sets.get(&set).filter(|_| !self.without.contains(&set));
+        // A set that cannot replay is rolled back only where nobody has received anything of it (it
+        // is the whole job). It executes freely: only a part of its events is recorded, and that
+        // would not fit.
+        let repeats = self.sets.get(&set).filter(|_| !self.not_replayable.contains(&set));
         let past: Vec<(PeerId, Numbered)> = repeats.map_or(Vec::new(), |of| {
             of.order.history().map(|record| (record.rank, record.numbered.clone())).collect()
         });
         self.begin(set, incarnation, members, past)
     }
 
-    /// The same of a set that goes back together with all others: nobody has seen what it did, and
-    /// nothing is repeated.
-    pub fn begin_anew(
+    /// The same for a global rollback: nobody has received anything of it, and nothing is replayed.
+    pub fn begin_without_replay(
         &mut self,
         set: SetId,
         incarnation: Incarnation,
@@ -456,17 +464,17 @@ impl Determinants {
         past: Vec<(PeerId, Numbered)>,
     ) -> Vec<(PeerId, ToRank)> {
         let at = past.len() as u64;
-        let mut told = Vec::new();
+        let mut messages = Vec::new();
         for &rank in members {
             let mut bytes = Vec::new();
             for (_, numbered) in past.iter().filter(|(of, _)| *of == rank) {
                 rank_batch::append(&mut bytes, numbered.number, &numbered.determinant);
                 if bytes.len() >= REPLAY_BYTES {
                     let bytes = core::mem::take(&mut bytes);
-                    told.push((rank, ToRank::Replay { incarnation, at, bytes }));
+                    messages.push((rank, ToRank::Replay { incarnation, at, bytes }));
                 }
             }
-            told.push((rank, ToRank::Replay { incarnation, at, bytes }));
+            messages.push((rank, ToRank::Replay { incarnation, at, bytes }));
             self.ranks.insert(rank, Rank { set, incarnation, ready: false });
         }
         self.fences.remove(&set);
@@ -474,35 +482,38 @@ impl Determinants {
         if let Some(of) = self.sets.get_mut(&set)
             && at > 0
         {
-            // They hear when what they inherit is stable.
+            // They are notified when what they inherit is stable.
             of.waiting = members.iter().map(|&rank| (rank, at - 1)).collect();
         }
-        told
+        messages
     }
 
-    /// For tests: a job that is restarted goes on as if what `journal` gives of each rank had been
-    /// shipped. What the ranks have to be told before `Cards`.
-    pub fn hand_back(&mut self, journal: impl Fn(PeerId) -> Vec<u8>) -> Vec<(PeerId, ToRank)> {
+    /// For tests: a restarted job continues as if what `journal` returns of each rank had been
+    /// sent. Returns what the ranks are sent before `Endpoints`.
+    pub fn resume_from_journals(
+        &mut self,
+        journal: impl Fn(PeerId) -> Vec<u8>,
+    ) -> Vec<(PeerId, ToRank)> {
         let mut sets: BTreeMap<SetId, (Incarnation, Vec<PeerId>)> = BTreeMap::new();
         for (&rank, known) in &self.ranks {
             let (_, members) = sets.entry(known.set).or_insert((known.incarnation, Vec::new()));
             members.push(rank);
         }
-        let mut told = Vec::new();
+        let mut messages = Vec::new();
         for (set, (incarnation, members)) in sets {
             let of = |rank| rank_batch::read_numbered(&journal(rank)).unwrap_or_default();
             let past =
                 members.iter().flat_map(|&rank| of(rank).into_iter().map(move |n| (rank, n)));
             let past = past.collect();
             self.start(set, incarnation, past);
-            told.extend(self.replay(set, incarnation, &members));
+            messages.extend(self.replay(set, incarnation, &members));
             self.replayed(set);
         }
-        told
+        messages
     }
 
-    /// After what [`Self::replay`] gave was sent: ship what is inherited.
+    /// After the messages of [`Self::replay`] are sent: replicate what is inherited.
     pub fn replayed(&mut self, set: SetId) {
-        self.pump(set);
+        self.flush(set);
     }
 }

@@ -1,10 +1,10 @@
-//! Ranks whose node is lost, and that go on under a guardian which somebody waits for: the guardian
-//! of another rank. It has started theirs, or, if they are on a spare node, a stand-in for it.
+//! Ranks of lost nodes that the guardian of another rank has adopted, because mpirun waits for it.
+//! It has started their guardians, or, if they run on a spare node, their proxies.
 
 use crate::guardian::Guardian;
 use crate::guardian::exit_report;
-use crate::guardian::exit_report::{Awaited, Word};
-use crate::guardian::images::Life;
+use crate::guardian::exit_report::{ExitReport, ExitReportReader};
+use crate::guardian::images::RestartInfo;
 use crate::os;
 use crate::settings;
 use crate::settings::Printed;
@@ -18,52 +18,52 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 
-/// What a stand-in says at most about its end.
+/// Longest reason that a proxy gives for its end.
 const REASON_BYTES_MAX: u64 = 1000;
 
-/// The guardian or the stand-in of a rank.
+/// The guardian or the proxy of a rank.
 pub(super) struct Adopted {
     child: Child,
     rank: PeerId,
     incarnation: Incarnation,
-    kind: Kind,
+    via: AdoptedBy,
 }
 
-enum Kind {
+enum AdoptedBy {
     /// A guardian beside this one.
-    Guardian(Awaited),
-    /// A stand-in, and what it says before it ends: why its rank cannot be reached any more.
+    Guardian(ExitReportReader),
+    /// A proxy, and the socket on which it reports why its rank cannot be reached any more.
     Proxy(UnixStream),
 }
 
-/// A rank that did not end.
-enum Left {
-    /// Nobody looks after it. `reachable`: only its guardian has gone, not the way to its node.
-    Unhosted { reachable: bool, reason: String },
-    /// It was not made.
+/// Why a rank that has not ended is lost.
+enum Loss {
+    /// It has no guardian or proxy. `reachable`: its node can be reached, only its guardian failed.
+    ProxyFailed { reachable: bool, reason: String },
+    /// It was not restored.
     NotRestored(String),
 }
 
 impl Adopted {
-    /// The rank did not end with this status of its guardian or stand-in.
-    fn left(&mut self, status: ExitStatus) -> Option<Left> {
-        match &mut self.kind {
-            Kind::Guardian(awaited) => match awaited.word(status) {
-                Word::Ended => None,
-                Word::Killed => {
+    /// Its guardian or proxy has ended with this status: Some if the rank has not.
+    fn loss(&mut self, status: ExitStatus) -> Option<Loss> {
+        match &mut self.via {
+            AdoptedBy::Guardian(reader) => match reader.read(status) {
+                ExitReport::Ended => None,
+                ExitReport::Killed => {
                     let (rank, node) = (self.rank, os::hostname());
                     let reason = format!("the guardian of rank {rank} on node {node} was killed");
-                    Some(Left::Unhosted { reachable: true, reason })
+                    Some(Loss::ProxyFailed { reachable: true, reason })
                 }
-                Word::NotRestored(reason) => Some(Left::NotRestored(reason)),
+                ExitReport::NotRestored(reason) => Some(Loss::NotRestored(reason)),
             },
-            Kind::Proxy(lost) => {
+            AdoptedBy::Proxy(socket) => {
                 let mut reason = String::new();
-                lost.set_nonblocking(true).ok()?;
-                // Whoever else is in the group may hold the other end; what was said is here.
-                let _ = lost.take(REASON_BYTES_MAX).read_to_string(&mut reason);
+                socket.set_nonblocking(true).ok()?;
+                // Other processes may hold the other end, but what was sent is here.
+                let _ = socket.take(REASON_BYTES_MAX).read_to_string(&mut reason);
                 let reachable = status.code() == Some(spare::KILLED);
-                (!reason.is_empty()).then_some(Left::Unhosted { reachable, reason })
+                (!reason.is_empty()).then_some(Loss::ProxyFailed { reachable, reason })
             }
         }
     }
@@ -71,37 +71,48 @@ impl Adopted {
 
 impl Guardian {
     /// Start a guardian for a rank whose node is lost.
-    pub(super) fn adopt(&mut self, rank: PeerId, line: &str, life: Life, printed: Printed) {
-        let Life { incarnation, alone } = life;
-        let line = match self.folder(line) {
-            Ok(line) => line,
+    pub(super) fn adopt(
+        &mut self,
+        rank: PeerId,
+        checkpoint: &str,
+        restart: RestartInfo,
+        printed: Printed,
+    ) {
+        let RestartInfo { incarnation, alone } = restart;
+        let checkpoint = match self.folder(checkpoint) {
+            Ok(checkpoint) => checkpoint,
             Err(reason) => {
-                return self.tell(&FromNode::RestoreFailed { rank, incarnation, reason });
+                return self.send(&FromNode::RestoreFailed { rank, incarnation, reason });
             }
         };
         let mut guardian = os::this_program();
         guardian.arg("guardian").arg(crate::command::PLACEHOLDER);
         guardian.env("OMPI_COMM_WORLD_RANK", rank.to_string());
-        guardian.env(settings::RESTORE, line);
+        guardian.env(settings::RESTORE, checkpoint);
         guardian.env(settings::INCARNATION, incarnation.to_string());
         guardian.env(settings::ALONE, u8::from(alone).to_string());
         guardian.env(settings::PRINTED, printed.to_string());
-        let started = exit_report::awaited()
-            .and_then(|(awaited, stdin)| Ok((guardian.stdin(stdin).spawn()?, awaited)));
+        let started = exit_report::channel()
+            .and_then(|(reader, stdin)| Ok((guardian.stdin(stdin).spawn()?, reader)));
         match started {
-            Ok((child, awaited)) => {
-                self.take_up(Adopted { child, rank, incarnation, kind: Kind::Guardian(awaited) });
+            Ok((child, reader)) => {
+                self.add_adopted(Adopted {
+                    child,
+                    rank,
+                    incarnation,
+                    via: AdoptedBy::Guardian(reader),
+                });
             }
             Err(error) => {
                 let node = os::hostname();
                 let reason = format!("starting a guardian for rank {rank} on node {node}: {error}");
-                self.tell(&FromNode::RestoreFailed { rank, incarnation, reason });
+                self.send(&FromNode::RestoreFailed { rank, incarnation, reason });
             }
         }
     }
 
-    /// Have it started on a spare node.
-    pub(super) fn adopt_at(
+    /// Starts a proxy, which has the rank restarted on a spare node.
+    pub(super) fn adopt_on_spare(
         &mut self,
         rank: PeerId,
         incarnation: Incarnation,
@@ -110,27 +121,32 @@ impl Guardian {
         self.abandon(rank);
         let started = proxy.and_then(|proxy| start(&proxy));
         match started {
-            Ok((child, lost)) => {
-                self.take_up(Adopted { child, rank, incarnation, kind: Kind::Proxy(lost) });
+            Ok((child, socket)) => {
+                self.add_adopted(Adopted {
+                    child,
+                    rank,
+                    incarnation,
+                    via: AdoptedBy::Proxy(socket),
+                });
             }
             Err(reason) => {
-                self.has_left(rank, incarnation, Left::Unhosted { reachable: false, reason });
+                self.report_loss(rank, incarnation, Loss::ProxyFailed { reachable: false, reason });
             }
         }
     }
 
-    fn take_up(&mut self, adopted: Adopted) {
+    fn add_adopted(&mut self, adopted: Adopted) {
         if !self.settings.prints {
-            // What both print goes the same way.
-            self.own_way = None;
+            // The output of both ranks goes to the same orted.
+            self.via_daemon = None;
         }
         self.adopted.push(adopted);
     }
 
-    /// It goes on elsewhere; its node may be lost without a word.
+    /// Ends the rank's proxy: it is restarted elsewhere, though its node may have failed unnoticed.
     pub(super) fn abandon(&mut self, rank: PeerId) {
         self.adopted.retain_mut(|adopted| {
-            let earlier = adopted.rank == rank && matches!(adopted.kind, Kind::Proxy(_));
+            let earlier = adopted.rank == rank && matches!(adopted.via, AdoptedBy::Proxy(_));
             if earlier {
                 let _ = adopted.child.kill();
                 let _ = adopted.child.wait();
@@ -139,26 +155,26 @@ impl Guardian {
         });
     }
 
-    fn has_left(&mut self, rank: PeerId, incarnation: Incarnation, left: Left) {
+    fn report_loss(&mut self, rank: PeerId, incarnation: Incarnation, loss: Loss) {
         let host = self.settings.rank;
-        self.tell(&match left {
-            Left::Unhosted { reachable, reason } => {
+        self.send(&match loss {
+            Loss::ProxyFailed { reachable, reason } => {
                 FromNode::ProxyFailed { host, rank, incarnation, reachable, reason }
             }
-            Left::NotRestored(reason) => FromNode::RestoreFailed { rank, incarnation, reason },
+            Loss::NotRestored(reason) => FromNode::RestoreFailed { rank, incarnation, reason },
         });
     }
 
-    /// How all have ended, the own program and those of adopted guardians: once all have, or one
-    /// has failed. A failure does not wait for anybody: orted has to know at once.
+    /// How the own program and the adopted ranks have ended, once all have, or one has failed. A
+    /// failure is returned at once: orted has to know.
     pub(super) fn status_of_all(&mut self) -> Option<i32> {
         let mut failed = self.ended.filter(|status| *status != 0);
-        let mut left = Vec::new();
+        let mut losses = Vec::new();
         let ending = self.ending;
         self.adopted.retain_mut(|adopted| match adopted.child.try_wait() {
             Ok(Some(status)) => {
-                match adopted.left(status).filter(|_| !ending) {
-                    Some(why) => left.push((adopted.rank, adopted.incarnation, why)),
+                match adopted.loss(status).filter(|_| !ending) {
+                    Some(loss) => losses.push((adopted.rank, adopted.incarnation, loss)),
                     None => failed = failed.or((!status.success()).then_some(status.into_raw())),
                 }
                 false
@@ -166,8 +182,8 @@ impl Guardian {
             Ok(None) => true,
             Err(_) => false,
         });
-        for (rank, incarnation, why) in left {
-            self.has_left(rank, incarnation, why);
+        for (rank, incarnation, loss) in losses {
+            self.report_loss(rank, incarnation, loss);
         }
         if failed.is_some() {
             self.signal(libc::SIGKILL);
@@ -177,10 +193,10 @@ impl Guardian {
 }
 
 fn start(proxy: &Proxy) -> Result<(Child, UnixStream), String> {
-    let what = |error: std::io::Error| format!("starting a stand-in: {error}");
+    let what = |error: std::io::Error| format!("starting a proxy: {error}");
     let (ours, theirs) = UnixStream::pair().map_err(what)?;
     let mut command = os::this_program();
-    proxy.words(&mut command);
+    proxy.arguments(&mut command);
     let child = command.stdin(OwnedFd::from(theirs)).spawn().map_err(what)?;
     Ok((child, ours))
 }

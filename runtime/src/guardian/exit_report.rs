@@ -1,8 +1,9 @@
-//! How one who has started a guardian knows that it ended as its rank did: it says so just before.
-//! One that was killed says nothing, and its rank has not ended: it may be started again.
+//! How a process that has started a guardian knows that it ended as its rank did: the guardian
+//! reports that just before. One that was killed reports nothing, and its rank has not ended: it
+//! may be restarted.
 //!
-//! A byte on a socket that is the guardian's standard input until it has taken it; in place of it,
-//! why the rank could not be made from its image.
+//! The report is a byte on a socket that is the guardian's standard input at its start; or another
+//! byte, and the reason why the rank could not be restored from its image.
 
 use crate::os;
 use std::fs::File;
@@ -12,75 +13,77 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
 
-/// What the first byte says.
+/// The first byte.
 const ENDED: u8 = b'.';
 const NOT_RESTORED: u8 = b'!';
-/// Longest reason that is heard.
+/// Longest reason that is read.
 const REASON_BYTES_MAX: u64 = 4000;
 
-/// For who starts a guardian: what it may still say.
+/// The end of the process that starts a guardian.
 #[derive(Debug)]
-pub struct Awaited(UnixStream);
+pub struct ExitReportReader(UnixStream);
 
-/// The two ends: one to keep, and the standard input of the guardian.
+/// Both ends: the reader, and the standard input of the guardian.
 ///
 /// # Errors
 /// No descriptors are left.
-pub fn awaited() -> std::io::Result<(Awaited, Stdio)> {
+pub fn channel() -> std::io::Result<(ExitReportReader, Stdio)> {
     let (ours, theirs) = UnixStream::pair()?;
-    // Others may hold the other end for a moment: nobody waits for its end.
+    // Other processes may hold the other end for a moment: reading must not wait for them.
     ours.set_nonblocking(true)?;
-    Ok((Awaited(ours), OwnedFd::from(theirs).into()))
+    Ok((ExitReportReader(ours), OwnedFd::from(theirs).into()))
 }
 
-/// The last word of a guardian that has ended.
+/// How a guardian has ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Word {
-    /// It has ended as its rank has.
+pub enum ExitReport {
+    /// As its rank has ended.
     Ended,
-    /// None: it was ended by a signal.
+    /// By a signal, without a report.
     Killed,
-    /// The rank could not be made, for this reason.
+    /// The rank could not be restored, for this reason.
     NotRestored(String),
 }
 
-impl Awaited {
-    /// To be asked once, when it has ended.
-    pub fn word(&mut self, status: ExitStatus) -> Word {
+impl ExitReportReader {
+    /// Reads the report, once, when the guardian has ended.
+    pub fn read(&mut self, status: ExitStatus) -> ExitReport {
         let mut bytes = Vec::new();
-        // Whoever still holds the other end says nothing: there may be no end of it.
+        // Another process may still hold the other end: there may be no end of file.
         let _ = (&self.0).take(REASON_BYTES_MAX).read_to_end(&mut bytes);
         match bytes.split_first() {
-            Some((&ENDED, _)) => Word::Ended,
-            Some((_, reason)) => Word::NotRestored(String::from_utf8_lossy(reason).into_owned()),
-            None if status.signal().is_some() => Word::Killed,
-            None => Word::Ended,
+            Some((&ENDED, _)) => ExitReport::Ended,
+            Some((_, reason)) => {
+                ExitReport::NotRestored(String::from_utf8_lossy(reason).into_owned())
+            }
+            None if status.signal().is_some() => ExitReport::Killed,
+            None => ExitReport::Ended,
         }
     }
 }
 
-/// The guardian's side.
+/// The guardian's end.
 #[derive(Debug)]
-pub(crate) struct LastWord(Option<File>);
+pub(crate) struct ExitReporter(Option<File>);
 
-impl LastWord {
-    /// Of a guardian that orted has started, or of one that another one has.
+impl ExitReporter {
+    /// Of a guardian that another one has started (`adopted`), or orted, which reads no report.
     pub(crate) fn new(adopted: bool) -> Self {
         Self(if adopted { os::take_stdin().ok().map(File::from) } else { None })
     }
 
-    /// It ends as its rank has ended.
-    pub(crate) fn say(self) {
+    /// Reports that it ends as its rank has ended.
+    pub(crate) fn report_end(self) {
         if let Some(mut file) = self.0 {
             let _ = file.write_all(&[ENDED]);
         }
     }
 
-    /// The rank could not be made. The reason comes back if nobody hears it.
-    pub(crate) fn not_restored(self, reason: String) -> Result<(), String> {
+    /// Reports that the rank could not be restored. Returns the reason if nobody reads it.
+    pub(crate) fn report_not_restored(self, reason: String) -> Result<(), String> {
         let Some(mut file) = self.0 else { return Err(reason) };
-        let word = [&[NOT_RESTORED], reason.as_bytes()].concat();
-        file.write_all(&word).map_err(|_| reason)
+        let report = [&[NOT_RESTORED], reason.as_bytes()].concat();
+        file.write_all(&report).map_err(|_| reason)
     }
 }
 
@@ -89,18 +92,18 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    fn word(script: &str) -> Word {
-        let (mut awaited, stdin) = awaited().unwrap();
+    fn report(script: &str) -> ExitReport {
+        let (mut reader, stdin) = channel().unwrap();
         let mut child = Command::new("sh").args(["-c", script]).stdin(stdin).spawn().unwrap();
-        awaited.word(child.wait().unwrap())
+        reader.read(child.wait().unwrap())
     }
 
     fn killed(script: &str) -> bool {
-        word(script) == Word::Killed
+        report(script) == ExitReport::Killed
     }
 
     #[test]
-    fn only_who_is_ended_by_a_signal_without_a_word_was_killed() {
+    fn only_a_guardian_that_ends_by_a_signal_without_a_report_was_killed() {
         assert!(killed("kill -9 $$"));
         assert!(killed("kill -15 $$"));
         assert!(!killed("printf . >&0; kill -9 $$"));
@@ -109,9 +112,9 @@ mod tests {
     }
 
     #[test]
-    fn why_a_rank_could_not_be_made_is_heard() {
-        let reason = Word::NotRestored("it is cut off".into());
-        assert_eq!(word("printf '!it is cut off' >&0; exit 1"), reason);
-        assert_eq!(word("exit 1"), Word::Ended);
+    fn why_a_rank_could_not_be_restored_is_read() {
+        let reason = ExitReport::NotRestored("it is cut off".into());
+        assert_eq!(report("printf '!it is cut off' >&0; exit 1"), reason);
+        assert_eq!(report("exit 1"), ExitReport::Ended);
     }
 }

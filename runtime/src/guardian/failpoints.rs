@@ -1,22 +1,22 @@
-//! Where tests make a line wait, so that something can go wrong at a known point of it. While the
-//! folder that [`HOLD`] names has a file `POINT-RANK`, the guardian of this rank waits there; a
-//! file `POINT-RANK.reached` says that it does. Nobody waits where the variable is not set.
+//! Points of a checkpoint at which tests make a guardian wait, so that something can fail there.
+//! While the folder that [`FAILPOINTS`] names has a file `POINT-RANK`, the guardian of this rank
+//! waits at this point; it makes a file `POINT-RANK.reached`. Without the variable nobody waits.
 
-use crate::settings::HOLD;
+use crate::settings::FAILPOINTS;
 use rustbtl_fragments::ids::PeerId;
 use std::fs;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-/// Before the rank is told to begin: the others of its set fall silent and wait for it.
+/// Before the rank is sent `Begin`: the others of its set stop sending and wait for it.
 pub const BEGIN: &str = "begin";
-/// Before its image is written: its picture is taken, and the program goes on.
+/// Before its image is written: its snapshot is taken, and the program runs again.
 pub const IMAGE: &str = "image";
 
-/// Wait at this point, if somebody wants it.
+/// Waits at this point, if a test has set it.
 pub fn at(point: &str, rank: PeerId) {
-    if let Some(folder) = std::env::var_os(HOLD) {
+    if let Some(folder) = std::env::var_os(FAILPOINTS) {
         wait(folder.as_ref(), point, rank);
     }
 }
@@ -37,21 +37,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_to_be_held_says_that_it_waits_and_goes_on_when_it_may() {
-        let folder = std::env::temp_dir().join(format!("rustbtl-hold-{}", std::process::id()));
+    fn a_guardian_reports_that_it_waits_and_goes_on_when_the_file_is_removed() {
+        let folder =
+            std::env::temp_dir().join(format!("rustbtl-failpoints-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("image-2"), "").unwrap();
         // Another rank, another point.
         wait(&folder, IMAGE, PeerId(1));
         wait(&folder, BEGIN, PeerId(2));
         let there = folder.clone();
-        let held = thread::spawn(move || wait(&there, IMAGE, PeerId(2)));
+        let waiting = thread::spawn(move || wait(&there, IMAGE, PeerId(2)));
         while !folder.join("image-2.reached").exists() {
             thread::yield_now();
         }
-        assert!(!held.is_finished());
+        assert!(!waiting.is_finished());
         fs::remove_file(folder.join("image-2")).unwrap();
-        held.join().unwrap();
+        waiting.join().unwrap();
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -1,13 +1,13 @@
-//! Images of ranks: who writes and restores them is behind a trait, when and where is decided here.
+//! Images of ranks: a trait writes and restores them; when and where is decided here.
 
 use crate::guardian::failpoints;
-use crate::guardian::output_offsets::Mark;
+use crate::guardian::output_offsets::OutputMark;
 use crate::local;
 use crate::os;
 use crate::os::Pid;
 use rustbtl_coordination::control::{CheckpointId, SnapshotMemory};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
-use rustbtl_process::outside::is_base_of;
+use rustbtl_process::dump::is_base_of;
 use std::fs;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -26,53 +26,52 @@ pub struct Written {
     pub checksum: u64,
 }
 
-/// A picture of a process, as the process has announced it.
+/// A snapshot of a process, as the process has announced it.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
     /// The program.
     pub program: Pid,
     /// Where its memory is.
-    pub picture: SnapshotMemory,
-    /// What only it knew.
+    pub snapshot: SnapshotMemory,
+    /// What only the program knew.
     pub description: &'a [u8],
 }
 
-/// The life of a process that is made from an image.
+/// How a process is restarted from an image.
 #[derive(Clone, Copy, Debug)]
-pub struct Life {
-    /// What tells it from others that begin with the same image.
+pub struct RestartInfo {
+    /// Its incarnation, which differs from those of earlier restarts from the same image.
     pub incarnation: Incarnation,
-    /// Others of the job go on meanwhile, and may have written to the files that it writes to.
+    /// Other ranks keep running meanwhile, and may have written to the files that it writes to.
     pub alone: bool,
 }
 
-/// Writes images and makes processes of them. The texts of errors say what failed, on what, and
-/// what to do.
+/// Writes images and restores processes from them. The texts of errors name what failed, on what,
+/// and what to do.
 pub trait ImageStore: Send + Sync {
     /// Write an image to `to`, which does not exist, and flush it to the disk.
     fn write(&self, source: &Source<'_>, to: &Path) -> Result<Written, String>;
 
     /// Start the process that is in the image as a child of this one: with the signal mask and the
-    /// `standard` descriptors, with `socket` as its way to its guardian, and so that it dies with
-    /// its parent.
+    /// `standard` descriptors, with `socket` for its guardian, and so that it dies with its parent.
     fn restore(
         &self,
         image: &Path,
-        life: Life,
+        restart: RestartInfo,
         socket: RawFd,
         standard: [RawFd; 3],
     ) -> Result<Pid, String>;
 
-    /// Read the whole image: is it undamaged?
+    /// Reads the whole image: is it undamaged?
     fn check(&self, image: &Path) -> Result<Written, String>;
 
     /// Are the image's table and all that it refers to there?
-    fn look(&self, image: &Path) -> Result<(), String> {
+    fn inspect(&self, image: &Path) -> Result<(), String> {
         fs::metadata(image).map(drop).map_err(|error| format!("{}: {error}", image.display()))
     }
 
-    /// All ranks are restored, or the program has ended: remove what restoring it has left on this
-    /// node.
+    /// Removes what restoring has left on this node: all ranks are restored, or the program has
+    /// ended.
     fn tidy(&self) {}
 }
 
@@ -86,7 +85,7 @@ impl ImageStore for NoImages {
         Err(NO_IMAGES.into())
     }
 
-    fn restore(&self, _: &Path, _: Life, _: RawFd, _: [RawFd; 3]) -> Result<Pid, String> {
+    fn restore(&self, _: &Path, _: RestartInfo, _: RawFd, _: [RawFd; 3]) -> Result<Pid, String> {
         Err(NO_IMAGES.into())
     }
 
@@ -95,36 +94,36 @@ impl ImageStore for NoImages {
     }
 }
 
-/// Name of a rank's image in the folder of its line.
+/// Name of a rank's image in the folder of its checkpoint.
 pub fn file_name(rank: PeerId) -> String {
     format!("rank-{rank}.img")
 }
 
-/// An image on its way to the disk.
-pub struct Job {
+/// An image that is to be written.
+pub struct ImageTask {
     /// Whose.
     pub rank: PeerId,
-    /// Of this line.
-    pub line: CheckpointId,
+    /// Of this checkpoint.
+    pub checkpoint: CheckpointId,
     /// The program.
     pub program: Pid,
     /// Where its memory is.
-    pub picture: SnapshotMemory,
-    /// The frozen child, if it is one: its number could be somebody else's by now.
+    pub snapshot: SnapshotMemory,
+    /// The frozen child, if it is one; its process id may belong to another process by now.
     pub child: Option<OwnedFd>,
     /// What only the program knew.
     pub description: Vec<u8>,
-    /// Where its output was.
-    pub output: Option<Mark>,
-    /// Folder of the line.
+    /// Position of its output.
+    pub output: Option<OutputMark>,
+    /// Folder of the checkpoint.
     pub directory: PathBuf,
-    /// It is on a node that has no room to waste.
+    /// The node's storage is limited: free space is checked first.
     pub limited: bool,
 }
 
-impl Job {
-    /// Write it under a temporary name, give it its name, make both durable. The frozen child is
-    /// gone afterwards, however it went.
+impl ImageTask {
+    /// Writes the image under a temporary name, renames it, makes both durable. The frozen child is
+    /// killed in any case.
     pub fn run(&self, store: &dyn ImageStore) -> Result<(Written, u64), String> {
         failpoints::at(failpoints::IMAGE, self.rank);
         let start = Instant::now();
@@ -146,8 +145,8 @@ impl Job {
         let name = folder.join(file_name(self.rank));
         let temporary = temporary(folder, self.rank);
         let _ = fs::remove_file(&temporary);
-        let (program, picture) = (self.program, self.picture);
-        let source = Source { program, picture, description: &self.description };
+        let (program, snapshot) = (self.program, self.snapshot);
+        let source = Source { program, snapshot, description: &self.description };
         let marked = self.output.as_ref().map_or(Ok(()), |mark| mark.store(folder, self.rank));
         marked.map_err(|error| format!("{shown}: {error}"))?;
         let written = store.write(&source, &temporary).and_then(|written| {
@@ -165,19 +164,19 @@ impl Job {
 pub struct Writers(Vec<JoinHandle<()>>);
 
 impl Writers {
-    /// Write it beside everything else, and say how it went.
+    /// Writes it in a thread, which reports the result.
     pub fn write(
         &mut self,
-        job: Job,
+        task: ImageTask,
         store: Arc<dyn ImageStore>,
-        told: impl FnOnce(CheckpointId, Result<(Written, u64), String>) + Send + 'static,
+        report: impl FnOnce(CheckpointId, Result<(Written, u64), String>) + Send + 'static,
     ) {
         self.0.retain(|writer| !writer.is_finished());
-        self.0.push(thread::spawn(move || told(job.line, job.run(&*store))));
+        self.0.push(thread::spawn(move || report(task.checkpoint, task.run(&*store))));
     }
 
-    /// A writer whose program has gone removes what it has written; one that was ended before would
-    /// leave it. One that waits for the disk is not waited for longer than this.
+    /// Waits for the writers, but not longer than this. A writer whose program has ended removes
+    /// what it has written; if the guardian ended first, that would stay.
     pub fn wait(&mut self, at_most: Duration) {
         let until = Instant::now() + at_most;
         while !self.0.iter().all(JoinHandle::is_finished) && Instant::now() < until {
@@ -192,13 +191,13 @@ fn temporary(folder: &Path, rank: PeerId) -> PathBuf {
     folder.join(format!("{}.tmp", file_name(rank)))
 }
 
-/// The name that an image will have which is being written to `temporary`.
-pub fn known_as(temporary: &Path) -> PathBuf {
+/// The final name of an image that is being written to `temporary`.
+pub fn final_name(temporary: &Path) -> PathBuf {
     temporary.with_extension("")
 }
 
-/// Remove what there is of a rank in the folder of a line, and the folder if it was the last.
-/// Images of other lines that need this one have it under a name of their own.
+/// Removes a rank's files from the folder of a checkpoint, and the folder if it is empty then.
+/// Incremental images of other checkpoints have names of their own for the images they need.
 pub fn discard(folder: &Path, rank: PeerId) {
     let image = file_name(rank);
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -207,10 +206,10 @@ pub fn discard(folder: &Path, rank: PeerId) {
         }
     }
     let _ = fs::remove_file(folder.join(file_name(rank)));
-    let draft = temporary(folder, rank);
-    let _ = fs::remove_file(draft.with_extension("tmp.tmp"));
-    let _ = fs::remove_file(draft);
-    let _ = fs::remove_file(Mark::file(folder, rank));
+    let temporary = temporary(folder, rank);
+    let _ = fs::remove_file(temporary.with_extension("tmp.tmp"));
+    let _ = fs::remove_file(temporary);
+    let _ = fs::remove_file(OutputMark::file(folder, rank));
     let _ = fs::remove_dir(folder);
 }
 
@@ -218,7 +217,7 @@ pub fn discard(folder: &Path, rank: PeerId) {
 mod tests {
     use super::*;
 
-    /// Writes the description, or half of it, and begins late.
+    /// Writes the description, or half of it, after a delay.
     struct Half(bool, Duration);
 
     impl ImageStore for Half {
@@ -230,7 +229,13 @@ mod tests {
             if self.0 { Err("no room".into()) } else { Ok(Written { bytes, ..Default::default() }) }
         }
 
-        fn restore(&self, _: &Path, _: Life, _: RawFd, _: [RawFd; 3]) -> Result<Pid, String> {
+        fn restore(
+            &self,
+            _: &Path,
+            _: RestartInfo,
+            _: RawFd,
+            _: [RawFd; 3],
+        ) -> Result<Pid, String> {
             unreachable!()
         }
 
@@ -243,12 +248,12 @@ mod tests {
         std::env::temp_dir().join(format!("rustbtl-{name}-{}", std::process::id()))
     }
 
-    fn job(folder: &Path) -> Job {
-        Job {
+    fn task(folder: &Path) -> ImageTask {
+        ImageTask {
             rank: PeerId(3),
-            line: CheckpointId(1),
+            checkpoint: CheckpointId(1),
             program: 1,
-            picture: SnapshotMemory::InPause,
+            snapshot: SnapshotMemory::InPause,
             child: None,
             description: b"abcd".to_vec(),
             output: None,
@@ -258,35 +263,37 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_writers_finds_nothing_half() {
+    fn nothing_incomplete_is_left_when_writers_were_waited_for() {
         let folder = scratch("writers");
-        let job = job(&folder);
-        let directory = job.directory.clone();
-        let (sender, told) = std::sync::mpsc::channel();
+        let task = task(&folder);
+        let directory = task.directory.clone();
+        let (sender, reports) = std::sync::mpsc::channel();
         let mut writers = Writers::default();
-        let say = move |line, result: Result<_, _>| sender.send((line, result.is_err())).unwrap();
-        writers.write(job, Arc::new(Half(true, Duration::from_millis(50))), say);
+        let report = move |checkpoint, result: Result<_, _>| {
+            sender.send((checkpoint, result.is_err())).unwrap()
+        };
+        writers.write(task, Arc::new(Half(true, Duration::from_millis(50))), report);
         writers.wait(Duration::from_secs(60));
-        assert_eq!(told.try_recv(), Ok((CheckpointId(1), true)));
+        assert_eq!(reports.try_recv(), Ok((CheckpointId(1), true)));
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
         fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
-    fn an_image_has_its_name_only_when_it_is_whole() {
+    fn an_image_has_its_name_only_when_it_is_complete() {
         let folder = scratch("img");
-        let job = job(&folder);
-        assert_eq!(job.run(&Half(true, Duration::ZERO)).unwrap_err(), "no room");
-        assert_eq!(fs::read_dir(&job.directory).unwrap().count(), 0);
-        assert_eq!(job.run(&Half(false, Duration::ZERO)).unwrap().0.bytes, 4);
+        let task = task(&folder);
+        assert_eq!(task.run(&Half(true, Duration::ZERO)).unwrap_err(), "no room");
+        assert_eq!(fs::read_dir(&task.directory).unwrap().count(), 0);
+        assert_eq!(task.run(&Half(false, Duration::ZERO)).unwrap().0.bytes, 4);
         let names: Vec<_> =
-            fs::read_dir(&job.directory).unwrap().map(|e| e.unwrap().file_name()).collect();
+            fs::read_dir(&task.directory).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, ["rank-3.img"]);
-        let draft = temporary(&job.directory, PeerId(3));
-        assert_eq!(known_as(&draft), job.directory.join("rank-3.img"));
-        fs::write(job.directory.join("rank-3.img.base-1"), "").unwrap();
-        discard(&job.directory, PeerId(3));
-        assert!(!job.directory.exists());
+        let temporary = temporary(&task.directory, PeerId(3));
+        assert_eq!(final_name(&temporary), task.directory.join("rank-3.img"));
+        fs::write(task.directory.join("rank-3.img.base-1"), "").unwrap();
+        discard(&task.directory, PeerId(3));
+        assert!(!task.directory.exists());
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -1,14 +1,14 @@
 //! Images of processes, by `rustbtl_process`.
 
 use crate::guardian::images;
-use crate::guardian::images::{ImageStore, Life, Source, Written};
+use crate::guardian::images::{ImageStore, RestartInfo, Source, Written};
 use crate::os::Pid;
 use crate::settings::{GUARDIAN_FD_NUMBER, IMAGES, Images};
 use rustbtl_coordination::control::SnapshotMemory;
 use rustbtl_fragments::ids::Incarnation;
-use rustbtl_process::outside::{
-    self, History, OutsideError, RestoreOptions, SharedPlace, WriteOptions,
-};
+use rustbtl_process::ProcessImageError;
+use rustbtl_process::dump::{self, History, WriteOptions};
+use rustbtl_process::restore::{self, RestoreOptions, SharedRegistry};
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
@@ -16,7 +16,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// How often a process is made whose making somebody ends by a signal.
+/// How often a restore is tried that somebody ends by a signal.
 const ATTEMPTS: usize = 3;
 
 /// See the module's documentation.
@@ -25,12 +25,12 @@ pub struct ProcessImages {
     style: Images,
     /// What was written before; `None` while an image is written.
     history: Mutex<Option<History>>,
-    /// Of the rank's lives since all were restored: others of its set may still be making an
-    /// earlier one than this guardian.
+    /// Of all incarnations since every rank was restored last: other guardians of the set may still
+    /// be restoring an earlier one than this guardian.
     shared: Mutex<Vec<Shared>>,
 }
 
-/// What a restored process shares with others of its node: kept until they have found it.
+/// What a restored process shares with others of its node, kept until they have opened it.
 #[derive(Debug)]
 struct Shared {
     folder: PathBuf,
@@ -39,13 +39,13 @@ struct Shared {
 }
 
 impl ProcessImages {
-    /// Written like this.
+    /// Images in this style.
     pub fn new(style: Images) -> Self {
         let history = Mutex::new(Some(History::new(style.full_every)));
         Self { style, history, shared: Mutex::default() }
     }
 
-    /// As mpirun wants it, which has asked the coordinator whether it makes sense.
+    /// As mpirun has set it; the coordinator has checked the value.
     pub fn from_environment() -> Self {
         let text = std::env::var(IMAGES).ok();
         Self::new(text.and_then(|text| text.parse().ok()).unwrap_or_default())
@@ -66,17 +66,17 @@ fn copy_of(fd: RawFd) -> Result<OwnedFd, String> {
     borrowed.try_clone_to_owned().map_err(|error| format!("copying descriptor {fd}: {error}"))
 }
 
-/// Where processes of one node that share memory find it: named by the line they come from and by
-/// what makes this restart different from others of the same line.
-fn shared_place(image: &Path, incarnation: Incarnation) -> Option<SharedPlace> {
+/// Where processes of one node that share memory find it: named by their checkpoint, and by what
+/// distinguishes this restart from others from the same checkpoint.
+fn shared_place(image: &Path, incarnation: Incarnation) -> Option<SharedRegistry> {
     let folder = image.parent()?;
-    let line = folder.file_name()?.to_string_lossy().into_owned();
+    let checkpoint = folder.file_name()?.to_string_lossy().into_owned();
     let restart = std::env::var("PMIX_NAMESPACE").unwrap_or_default();
-    let key = format!("{line}-{restart}-{incarnation}");
+    let key = format!("{checkpoint}-{restart}-{incarnation}");
     let memory = PathBuf::from("/dev/shm");
     let place = if memory.is_dir() { memory } else { std::env::temp_dir() };
     let name = format!("rustbtl-{}-shared-{key}", crate::os::euid());
-    Some(SharedPlace { folder: place.join(name), key })
+    Some(SharedRegistry { folder: place.join(name), key })
 }
 
 /// A folder of this user alone, made by whoever comes first.
@@ -96,20 +96,19 @@ fn make_private(folder: &Path) -> io::Result<()> {
 
 impl ImageStore for ProcessImages {
     fn write(&self, source: &Source<'_>, to: &Path) -> Result<Written, String> {
-        let pid = match source.picture {
+        let pid = match source.snapshot {
             SnapshotMemory::Child(pid) => pid as u32,
             SnapshotMemory::InPause => source.program as u32,
         };
         let compression = self.style.compression;
         let options = WriteOptions { compression, ..WriteOptions::default() };
-        // Another one may still be written, of a line that was given up: then this one is full.
+        // An image of an aborted checkpoint may still be being written: then this one is full.
         let history = || self.history.lock().unwrap_or_else(PoisonError::into_inner);
         let older = history().take();
         let mut older = older.unwrap_or_else(|| History::new(self.style.full_every));
-        let known_as = images::known_as(to);
+        let name = images::final_name(to);
         let description = source.description;
-        let stats =
-            outside::write_next_image(pid, description, to, &known_as, &options, &mut older);
+        let stats = dump::write_next_image(pid, description, to, &name, &options, &mut older);
         *history() = Some(older);
         let stats = stats.map_err(|error| error.to_string())?;
         let checksum = checksum(to).map_err(|error| format!("{}: {error}", to.display()))?;
@@ -119,16 +118,16 @@ impl ImageStore for ProcessImages {
     fn restore(
         &self,
         image: &Path,
-        life: Life,
+        restart: RestartInfo,
         socket: RawFd,
         standard: [RawFd; 3],
     ) -> Result<Pid, String> {
-        // What was written since belongs to lines that may be dropped: the next image is full.
+        // Later images belong to checkpoints that may be dropped: the next image is full.
         *self.history.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(History::new(self.style.full_every));
         let [input, output, error] = standard;
         let numbers = [(0, input), (1, output), (2, error), (GUARDIAN_FD_NUMBER, socket)];
-        let shared = shared_place(image, life.incarnation);
+        let shared = shared_place(image, restart.incarnation);
         let folder = shared.as_ref().map(|place| place.folder.clone());
         if let Some(folder) = &folder {
             make_private(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -142,15 +141,15 @@ impl ImageStore for ProcessImages {
             let options = RestoreOptions {
                 supplied: copies.collect::<Result<_, String>>()?,
                 shared: shared.clone(),
-                alone: life.alone,
+                alone: restart.alone,
                 dies_with_parent: true,
                 ..RestoreOptions::default()
             };
-            Ok::<_, String>(outside::restore(image, options))
+            Ok::<_, String>(restore::restore(image, options))
         };
         let mut restored = restore()?;
         for _ in 1..ATTEMPTS {
-            if !matches!(restored, Err(OutsideError::Killed { .. })) {
+            if !matches!(restored, Err(ProcessImageError::Killed { .. })) {
                 break;
             }
             restored = restore()?;
@@ -175,14 +174,14 @@ impl ImageStore for ProcessImages {
         }
     }
 
-    fn look(&self, image: &Path) -> Result<(), String> {
-        let looked = outside::inspect(image).map(drop);
-        looked.map_err(|error| format!("{}: {error}", image.display()))
+    fn inspect(&self, image: &Path) -> Result<(), String> {
+        let inspected = restore::inspect(image).map(drop);
+        inspected.map_err(|error| format!("{}: {error}", image.display()))
     }
 
     fn check(&self, image: &Path) -> Result<Written, String> {
         let what = |error: &dyn core::fmt::Display| format!("{}: {error}", image.display());
-        let summary = outside::verify(image).map_err(|error| what(&error))?;
+        let summary = restore::verify(image).map_err(|error| what(&error))?;
         let checksum = checksum(image).map_err(|error| what(&error))?;
         let (bytes, raw_bytes) = (summary.file_bytes, summary.memory_bytes);
         Ok(Written { bytes, raw_bytes, checksum })

@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The command with the environment of a program; what guardians are told is none of its business.
+/// The command with the environment of a program, without the variables for guardians.
 fn command(words: &[OsString]) -> io::Result<Command> {
     let Some((name, arguments)) = words.split_first() else {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "no program is named"));
@@ -42,7 +42,7 @@ fn is_program(file: &Path) -> bool {
     file.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
-/// Become the program: nobody guards it. Comes back only to say why it cannot be started.
+/// Becomes the program, unprotected. Returns only if it cannot be started.
 pub fn become_it(words: &[OsString]) -> io::Error {
     match command(words) {
         Ok(mut command) => command.exec(),
@@ -50,8 +50,8 @@ pub fn become_it(words: &[OsString]) -> io::Error {
     }
 }
 
-/// Start the program; it dies with this process, `socket` is its way to it, `ends` are where it
-/// prints.
+/// Starts the program. It dies with this process; `socket` connects the two; `ends` are its
+/// standard output and error.
 pub fn start(
     words: &[OsString],
     socket: OwnedFd,
@@ -74,7 +74,7 @@ pub fn start(
         os::inherit_as(fd, number)?;
         os::die_with_parent(libc::SIGKILL)?;
         if os::parent() as u32 != guardian {
-            return Err(io::Error::other("the guardian has gone"));
+            return Err(io::Error::other("the guardian has ended"));
         }
         os::set_mask(&mask)
     };

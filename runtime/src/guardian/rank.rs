@@ -1,9 +1,9 @@
-//! What a guardian knows of its rank, and what they say to each other.
+//! What a guardian knows of its rank, and the messages between the two.
 
 use crate::guardian::images;
-use crate::guardian::images::Job;
+use crate::guardian::images::ImageTask;
 use crate::guardian::output::Output;
-use crate::guardian::output_offsets::Mark;
+use crate::guardian::output_offsets::OutputMark;
 use crate::link::Link;
 use crate::os;
 use crate::os::Pid;
@@ -17,41 +17,40 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-/// Folders that are remembered: to discard the lines in them.
+/// Folders that are remembered, to discard checkpoints in them.
 const FOLDERS_MAX: usize = 256;
 
 /// A rank.
 pub struct Rank {
     /// Its program: our child; `None`: it has ended.
     program: Option<Pid>,
-    /// `None`: it has closed it, or sent nonsense.
+    /// `None`: it has closed it, or violated the protocol.
     link: Option<Link>,
     hello: Option<FromRank>,
     ready: bool,
     finishing: bool,
     may_finish: bool,
-    /// It has repeated what was lost.
-    caught_up: bool,
-    /// Why its set cannot go back alone.
-    not_recording: BTreeMap<ReplayBlocker, FromRank>,
-    /// Lines that its program has asked for, without an answer yet.
-    asked: BTreeMap<u32, FromRank>,
-    /// The line that it takes part in, until it is complete or aborted.
-    line: Option<CheckpointId>,
-    /// The youngest line that is complete or aborted.
-    over: CheckpointId,
-    /// A picture of a line that was not ordered here yet: another rank's token was faster.
-    early: Option<(CheckpointId, FromRank)>,
+    replay_complete: bool,
+    /// Why its set cannot be rolled back alone.
+    not_replayable: BTreeMap<ReplayBlocker, FromRank>,
+    /// Checkpoint requests of its program without a result yet.
+    requests: BTreeMap<u32, FromRank>,
+    /// The checkpoint that it takes part in, until it is complete or aborted.
+    open_checkpoint: Option<CheckpointId>,
+    /// The youngest checkpoint that is complete or aborted.
+    closed_upto: CheckpointId,
+    /// A snapshot of a checkpoint that was not ordered here yet: another rank's token was faster.
+    early_snapshot: Option<(CheckpointId, FromRank)>,
     folders: BTreeMap<CheckpointId, PathBuf>,
-    images: VecDeque<Job>,
+    images: VecDeque<ImageTask>,
     /// Folders of images that are being written.
     writing: BTreeMap<CheckpointId, PathBuf>,
     /// Frozen children whose image is being written.
     frozen: BTreeMap<CheckpointId, OwnedFd>,
-    /// What it prints; `None`: that goes to orted by itself.
+    /// Its output; `None`: that goes to orted without this guardian.
     pub output: Option<Output>,
-    /// Where the output was when the program stood still.
-    mark: Option<(CheckpointId, Mark)>,
+    /// Position of the output when the program was suspended.
+    mark: Option<(CheckpointId, OutputMark)>,
 }
 
 impl Rank {
@@ -64,12 +63,12 @@ impl Rank {
             ready: false,
             finishing: false,
             may_finish: false,
-            caught_up: false,
-            not_recording: BTreeMap::new(),
-            asked: BTreeMap::new(),
-            line: None,
-            over: CheckpointId(0),
-            early: None,
+            replay_complete: false,
+            not_replayable: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            open_checkpoint: None,
+            closed_upto: CheckpointId(0),
+            early_snapshot: None,
             folders: BTreeMap::new(),
             images: VecDeque::new(),
             writing: BTreeMap::new(),
@@ -79,23 +78,23 @@ impl Rank {
         }
     }
 
-    /// The program has been made anew from an image: what it said before counts no more.
-    pub fn reborn(&mut self, program: Pid, link: Link, output: Option<Output>) {
+    /// The program was restarted from an image: messages of the one before count no more.
+    pub fn restarted(&mut self, program: Pid, link: Link, output: Option<Output>) {
         let folders = core::mem::take(&mut self.folders);
         let writing = core::mem::take(&mut self.writing);
-        let over = self.over;
-        *self = Self { folders, writing, over, ..Self::new(program, link, output) };
+        let closed_upto = self.closed_upto;
+        *self = Self { folders, writing, closed_upto, ..Self::new(program, link, output) };
     }
 
-    /// Its program, while it lives.
+    /// Its program, while it runs.
     pub fn program(&self) -> Option<Pid> {
         self.program
     }
 
     /// The program has ended.
-    pub fn is_dead(&mut self, rank: PeerId) {
+    pub fn program_ended(&mut self, rank: PeerId) {
         self.program = None;
-        self.give_up(rank);
+        self.drop_snapshots(rank);
     }
 
     /// Is it past MPI_Finalize?
@@ -103,13 +102,13 @@ impl Rank {
         self.may_finish
     }
 
-    /// Can it be started again in the middle of the job?
+    /// Can it be restarted in the middle of the job?
     pub fn is_protected(&self) -> bool {
         self.hello.is_some() && !self.may_finish
     }
 
-    /// Has this life of it said who it is?
-    pub fn has_said_hello(&self) -> bool {
+    /// Has this incarnation registered?
+    pub fn has_sent_hello(&self) -> bool {
         self.hello.is_some()
     }
 
@@ -118,7 +117,7 @@ impl Rank {
         self.link.as_ref()
     }
 
-    /// As it says itself.
+    /// As it has reported itself.
     pub fn incarnation(&self) -> Incarnation {
         match &self.hello {
             Some(FromRank::Hello { incarnation, .. }) => *incarnation,
@@ -126,23 +125,19 @@ impl Rank {
         }
     }
 
-    /// To the program, from the guardian itself.
-    pub fn say(&mut self, message: &ToRank) {
-        self.send(message);
-    }
-
-    /// What a coordinator that knows nothing has to know.
-    pub fn said(&self) -> Vec<FromRank> {
+    /// Messages that a new coordinator has to receive.
+    pub fn messages_to_repeat(&self) -> Vec<FromRank> {
         let mut all: Vec<FromRank> = self.hello.clone().into_iter().collect();
-        all.extend(self.not_recording.values().cloned());
+        all.extend(self.not_replayable.values().cloned());
         all.extend(self.ready.then_some(FromRank::Ready {}));
-        all.extend(self.caught_up.then_some(FromRank::ReplayComplete {}));
-        all.extend(self.asked.values().cloned());
+        all.extend(self.replay_complete.then_some(FromRank::ReplayComplete {}));
+        all.extend(self.requests.values().cloned());
         all.extend(self.finishing.then_some(FromRank::Finishing {}));
         all
     }
 
-    fn send(&mut self, message: &ToRank) {
+    /// Sends to the program.
+    pub fn send(&mut self, message: &ToRank) {
         if let Some(link) = &mut self.link
             && link.send(message).is_err()
         {
@@ -150,8 +145,8 @@ impl Rank {
         }
     }
 
-    /// Everything that the rank has said since: what the coordinator has to hear of it.
-    pub fn hear(&mut self, settings: &Settings, alone: bool) -> Vec<FromNode> {
+    /// Receives what the rank has sent; returns what the coordinator is sent of it.
+    pub fn receive(&mut self, settings: &Settings, unprotected: bool) -> Vec<FromNode> {
         let mut messages = Vec::new();
         if let Some(link) = &mut self.link {
             let open = link.flush().is_ok() & link.read().is_ok();
@@ -160,7 +155,7 @@ impl Rank {
                     Ok(Some(message)) => messages.push(message),
                     Ok(None) => break true,
                     Err(error) => {
-                        say!("rank {} sends {error}", settings.rank);
+                        report!("rank {} sends {error}", settings.rank);
                         break false;
                     }
                 }
@@ -169,14 +164,16 @@ impl Rank {
                 self.link = None;
             }
         }
-        messages.into_iter().filter_map(|message| self.said_now(message, settings, alone)).collect()
+        let handled =
+            messages.into_iter().filter_map(|message| self.handle(message, settings, unprotected));
+        handled.collect()
     }
 
-    fn said_now(
+    fn handle(
         &mut self,
         message: FromRank,
         settings: &Settings,
-        alone: bool,
+        unprotected: bool,
     ) -> Option<FromNode> {
         let mine = settings.rank;
         match &message {
@@ -187,23 +184,23 @@ impl Rank {
                     return None;
                 }
                 self.hello = Some(message.clone());
-                let (job, line) = (settings.job.clone(), line_of(settings));
-                self.send(&ToRank::Welcome { job, restarted_from: line });
-                self.introduce(settings);
+                let (job, restarted_from) = (settings.job.clone(), restarted_from(settings));
+                self.send(&ToRank::Welcome { job, restarted_from });
+                self.send_coordinator(settings);
             }
             FromRank::Ready {} => self.ready = true,
-            FromRank::ReplayComplete {} => self.caught_up = true,
-            FromRank::ReplayPending { .. } => self.caught_up = false,
-            FromRank::NotReplayable { blocker: hinders, .. } => {
-                self.not_recording.insert(*hinders, message.clone());
+            FromRank::ReplayComplete {} => self.replay_complete = true,
+            FromRank::ReplayPending { .. } => self.replay_complete = false,
+            FromRank::NotReplayable { blocker, .. } => {
+                self.not_replayable.insert(*blocker, message.clone());
             }
             FromRank::Finishing {} => {
                 self.finishing = true;
-                if alone {
-                    self.stay_alone();
+                if unprotected {
+                    self.disable_protection();
                 }
             }
-            FromRank::RequestCheckpoint { number, .. } if alone => {
+            FromRank::RequestCheckpoint { number, .. } if unprotected => {
                 let problem = "no coordinator can be reached, see the message above".into();
                 self.send(&ToRank::CheckpointRequestResult {
                     number: *number,
@@ -212,12 +209,12 @@ impl Rank {
                 });
             }
             FromRank::RequestCheckpoint { number, .. } => {
-                self.asked.insert(*number, message.clone());
+                self.requests.insert(*number, message.clone());
             }
-            FromRank::Suspended { checkpoint: line } => {
-                let line = *line;
-                self.mark = self.output.as_mut().map(|output| (line, output.mark()));
-                self.send(&ToRank::OutputDrained { checkpoint: line });
+            FromRank::Suspended { checkpoint } => {
+                let checkpoint = *checkpoint;
+                self.mark = self.output.as_mut().map(|output| (checkpoint, output.mark()));
+                self.send(&ToRank::OutputDrained { checkpoint });
                 return None;
             }
             FromRank::Frozen { .. } => return self.frozen(message, mine),
@@ -226,8 +223,8 @@ impl Rank {
         Some(FromNode::Rank { rank: mine, message })
     }
 
-    /// Where the rank finds the coordinator itself.
-    pub fn introduce(&mut self, settings: &Settings) {
+    /// Sends the rank the coordinator's addresses.
+    pub fn send_coordinator(&mut self, settings: &Settings) {
         if self.hello.is_some() {
             let addresses: Vec<String> =
                 settings.coordinator.iter().map(ToString::to_string).collect();
@@ -237,54 +234,64 @@ impl Rank {
     }
 
     fn frozen(&mut self, message: FromRank, rank: PeerId) -> Option<FromNode> {
-        let line = match message {
-            FromRank::Frozen { checkpoint: line, .. } => line,
+        let checkpoint = match message {
+            FromRank::Frozen { checkpoint, .. } => checkpoint,
             message => return Some(FromNode::Rank { rank, message }),
         };
-        let wanted = line > self.over;
-        let folder = self.folders.get(&line).filter(|_| wanted).cloned();
+        let wanted = checkpoint > self.closed_upto;
+        let folder = self.folders.get(&checkpoint).filter(|_| wanted).cloned();
         if wanted && folder.is_none() {
-            self.early = Some((line, message));
+            self.early_snapshot = Some((checkpoint, message));
             return None;
         }
-        let FromRank::Frozen { snapshot: picture, description, coordination_ns, pause_ns, .. } =
-            message
+        let FromRank::Frozen { snapshot, description, coordination_ns, pause_ns, .. } = message
         else {
             return None;
         };
-        let child = match picture {
+        let child = match snapshot {
             SnapshotMemory::Child(pid) => os::pidfd(pid).ok(),
             SnapshotMemory::InPause => None,
         };
         let Some(directory) = folder else {
-            // Aborted meanwhile: nobody wants the picture any more.
+            // The checkpoint was aborted meanwhile.
             if let Some(child) = &child {
                 os::kill_pidfd(child);
             }
-            self.send(&ToRank::Release { checkpoint: line });
-            let reason = "the line was given up while the picture was taken".into();
-            return Some(FromNode::StoreFailed { rank, checkpoint: line, reason });
+            self.send(&ToRank::Release { checkpoint });
+            let reason = "the checkpoint was aborted while the snapshot was taken".into();
+            return Some(FromNode::StoreFailed { rank, checkpoint, reason });
         };
         if let Some(child) = child.as_ref().and_then(|child| child.try_clone().ok()) {
-            self.frozen.insert(line, child);
+            self.frozen.insert(checkpoint, child);
         }
-        self.writing.insert(line, directory.clone());
-        let mark = self.mark.take().filter(|(of, _)| *of == line).map(|(_, mark)| mark);
+        self.writing.insert(checkpoint, directory.clone());
+        let mark = self.mark.take().filter(|(of, _)| *of == checkpoint).map(|(_, mark)| mark);
         let output = mark.or_else(|| self.output.as_mut().map(Output::mark));
         let Some(program) = self.program else {
             let reason = "the program has ended".into();
-            return Some(FromNode::StoreFailed { rank, checkpoint: line, reason });
+            return Some(FromNode::StoreFailed { rank, checkpoint, reason });
         };
         let limited = false;
-        let job =
-            Job { rank, line, program, picture, child, description, output, directory, limited };
-        self.images.push_back(job);
-        Some(FromNode::Frozen { rank, checkpoint: line, coordination_ns, pause_ns })
+        let task = ImageTask {
+            rank,
+            checkpoint,
+            program,
+            snapshot,
+            child,
+            description,
+            output,
+            directory,
+            limited,
+        };
+        self.images.push_back(task);
+        Some(FromNode::Frozen { rank, checkpoint, coordination_ns, pause_ns })
     }
 
-    /// The picture that came too early is not wanted any more.
-    fn forget_early(&mut self) {
-        let Some((line, message)) = self.early.take_if(|(line, _)| *line <= self.over) else {
+    /// Drops the early snapshot if its checkpoint is closed.
+    fn drop_early_snapshot(&mut self) {
+        let Some((checkpoint, message)) =
+            self.early_snapshot.take_if(|(checkpoint, _)| *checkpoint <= self.closed_upto)
+        else {
             return;
         };
         if let FromRank::Frozen { snapshot: SnapshotMemory::Child(pid), .. } = message
@@ -292,83 +299,82 @@ impl Rank {
         {
             os::kill_pidfd(&child);
         }
-        self.send(&ToRank::Release { checkpoint: line });
+        self.send(&ToRank::Release { checkpoint });
     }
 
     /// The next image to write.
-    pub fn next_image(&mut self) -> Option<Job> {
+    pub fn next_image(&mut self) -> Option<ImageTask> {
         self.images.pop_front()
     }
 
-    /// The image is read and written, or not. One that nobody wants any more goes.
-    pub fn release(&mut self, line: CheckpointId, rank: PeerId) {
-        self.frozen.remove(&line);
-        if let Some(folder) = self.writing.remove(&line)
-            && !self.folders.contains_key(&line)
+    /// The writer of the image is done. An image that was discarded meanwhile is removed.
+    pub fn release(&mut self, checkpoint: CheckpointId, rank: PeerId) {
+        self.frozen.remove(&checkpoint);
+        if let Some(folder) = self.writing.remove(&checkpoint)
+            && !self.folders.contains_key(&checkpoint)
         {
             images::discard(&folder, rank);
         }
-        self.send(&ToRank::Release { checkpoint: line });
+        self.send(&ToRank::Release { checkpoint });
     }
 
     /// From the coordinator.
-    pub fn order(&mut self, message: ToRank) {
+    pub fn handle_order(&mut self, message: ToRank) {
         match &message {
-            ToRank::StopOutgoing { checkpoint: line } | ToRank::Begin { checkpoint: line, .. } => {
-                self.line = Some(*line)
+            ToRank::StopOutgoing { checkpoint } | ToRank::Begin { checkpoint, .. } => {
+                self.open_checkpoint = Some(*checkpoint)
             }
-            ToRank::Abort { checkpoint: line, .. }
-            | ToRank::CheckpointComplete { checkpoint: line, .. } => {
-                self.over = self.over.max(*line);
-                self.line = self.line.filter(|open| open != line);
-                self.forget_early();
+            ToRank::Abort { checkpoint, .. } | ToRank::CheckpointComplete { checkpoint, .. } => {
+                self.closed_upto = self.closed_upto.max(*checkpoint);
+                self.open_checkpoint = self.open_checkpoint.filter(|open| open != checkpoint);
+                self.drop_early_snapshot();
             }
             ToRank::MayFinish {} => self.may_finish = true,
-            ToRank::CheckpointRequestResult { number, .. } => drop(self.asked.remove(number)),
+            ToRank::CheckpointRequestResult { number, .. } => drop(self.requests.remove(number)),
             _ => {}
         }
         self.send(&message);
     }
 
-    /// Where the image of a line goes.
-    /// If the rank has its picture already: what the coordinator has to hear of it.
+    /// Names the folder for the image of a checkpoint. If the rank's snapshot is there already:
+    /// what the coordinator is sent of it.
     pub fn prepare(
         &mut self,
-        line: CheckpointId,
+        checkpoint: CheckpointId,
         folder: PathBuf,
         rank: PeerId,
     ) -> Option<FromNode> {
-        self.folders.insert(line, folder);
+        self.folders.insert(checkpoint, folder);
         while self.folders.len() > FOLDERS_MAX {
             self.folders.pop_first();
         }
-        let (_, message) = self.early.take_if(|(early, _)| *early == line)?;
+        let (_, message) = self.early_snapshot.take_if(|(early, _)| *early == checkpoint)?;
         self.frozen(message, rank)
     }
 
-    /// A line is not wanted any more.
-    pub fn discard(&mut self, line: CheckpointId, rank: PeerId) {
-        if let Some(folder) = self.folders.remove(&line) {
+    /// Discards a checkpoint.
+    pub fn discard(&mut self, checkpoint: CheckpointId, rank: PeerId) {
+        if let Some(folder) = self.folders.remove(&checkpoint) {
             images::discard(&folder, rank);
         }
     }
 
-    /// Until somebody coordinates again: the open line will not be.
-    pub fn nobody_coordinates(&mut self, reason: &str) {
-        if let Some(line) = self.line.take() {
-            self.over = self.over.max(line);
-            self.send(&ToRank::Abort { checkpoint: line, reason: reason.to_owned() });
+    /// Agent or coordinator are lost: the open checkpoint is aborted.
+    pub fn abort_checkpoint(&mut self, reason: &str) {
+        if let Some(checkpoint) = self.open_checkpoint.take() {
+            self.closed_upto = self.closed_upto.max(checkpoint);
+            self.send(&ToRank::Abort { checkpoint, reason: reason.to_owned() });
         }
-        if let Some((line, _)) = &self.early {
-            self.over = self.over.max(*line);
-            self.forget_early();
+        if let Some((checkpoint, _)) = &self.early_snapshot {
+            self.closed_upto = self.closed_upto.max(*checkpoint);
+            self.drop_early_snapshot();
         }
     }
 
-    /// Nobody will ever coordinate again.
-    pub fn stay_alone(&mut self) {
-        self.nobody_coordinates("there is no coordinator");
-        for number in core::mem::take(&mut self.asked).into_keys() {
+    /// There will be no coordinator any more.
+    pub fn disable_protection(&mut self) {
+        self.abort_checkpoint("there is no coordinator");
+        for number in core::mem::take(&mut self.requests).into_keys() {
             let problem = "the job's coordinator has ended, and there is no other".into();
             self.send(&ToRank::CheckpointRequestResult {
                 number,
@@ -376,7 +382,7 @@ impl Rank {
                 problem,
             });
         }
-        // Nobody keeps determinants, so nothing has to wait for them.
+        // Nobody stores determinants, so nothing may wait for them.
         let incarnation = self.incarnation();
         self.send(&ToRank::Stable { incarnation, upto: u64::MAX });
         if self.finishing && !self.may_finish {
@@ -385,8 +391,8 @@ impl Rank {
         }
     }
 
-    /// The program has ended or must end: nobody needs its pictures, nor half of an image.
-    pub fn give_up(&mut self, rank: PeerId) {
+    /// The program has ended or must end: drops its snapshots and incomplete images.
+    pub fn drop_snapshots(&mut self, rank: PeerId) {
         self.frozen.values().for_each(os::kill_pidfd);
         self.frozen.clear();
         let writing = core::mem::take(&mut self.writing);
@@ -394,9 +400,9 @@ impl Rank {
     }
 }
 
-/// The line that the job was restarted from, by the name of its folder.
-fn line_of(settings: &Settings) -> Option<CheckpointId> {
-    store::line_number(settings.restore.as_deref()?)
+/// The checkpoint that the job was restarted from, by the name of its folder.
+fn restarted_from(settings: &Settings) -> Option<CheckpointId> {
+    store::checkpoint_number(settings.restore.as_deref()?)
 }
 
 #[cfg(test)]
@@ -404,16 +410,16 @@ mod tests {
     use super::*;
     use rustbtl_fragments::ids::SetId;
 
-    const LINE: CheckpointId = CheckpointId(4);
+    const CHECKPOINT: CheckpointId = CheckpointId(4);
 
     fn rank() -> (Rank, std::os::unix::net::UnixStream) {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         (Rank::new(1, Link::new(ours).unwrap(), None), theirs)
     }
 
-    fn picture() -> FromRank {
+    fn frozen() -> FromRank {
         FromRank::Frozen {
-            checkpoint: LINE,
+            checkpoint: CHECKPOINT,
             snapshot: SnapshotMemory::InPause,
             description: vec![1],
             coordination_ns: 0,
@@ -422,46 +428,46 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_that_is_faster_than_its_order_waits_for_it() {
+    fn a_snapshot_that_is_faster_than_its_order_waits_for_it() {
         let (mut rank, _theirs) = rank();
-        assert_eq!(rank.frozen(picture(), PeerId(2)), None);
+        assert_eq!(rank.frozen(frozen(), PeerId(2)), None);
         assert!(rank.next_image().is_none());
-        let told = rank.prepare(LINE, "/x".into(), PeerId(2));
-        assert!(matches!(told, Some(FromNode::Frozen { checkpoint: LINE, .. })));
+        let sent = rank.prepare(CHECKPOINT, "/x".into(), PeerId(2));
+        assert!(matches!(sent, Some(FromNode::Frozen { checkpoint: CHECKPOINT, .. })));
         assert_eq!(rank.next_image().unwrap().directory, PathBuf::from("/x"));
         assert_eq!(rank.prepare(CheckpointId(5), "/y".into(), PeerId(2)), None);
     }
 
     #[test]
-    fn of_an_image_that_is_being_written_when_the_program_ends_nothing_stays() {
+    fn an_image_that_is_being_written_when_the_program_ends_is_removed() {
         let (mut rank, _theirs) = rank();
         let folder = std::env::temp_dir().join(format!("rbt-rank-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        rank.prepare(LINE, folder.clone(), PeerId(2));
-        assert!(rank.frozen(picture(), PeerId(2)).is_some());
+        rank.prepare(CHECKPOINT, folder.clone(), PeerId(2));
+        assert!(rank.frozen(frozen(), PeerId(2)).is_some());
         for file in ["rank-2.img.tmp", "rank-2.img.tmp.tmp", "rank-2.out"] {
             std::fs::write(folder.join(file), "").unwrap();
         }
-        rank.give_up(PeerId(2));
+        rank.drop_snapshots(PeerId(2));
         assert!(!folder.exists());
     }
 
     #[test]
-    fn a_picture_of_a_line_that_is_aborted_before_its_order_is_released() {
+    fn a_snapshot_of_a_checkpoint_that_is_aborted_before_its_order_is_released() {
         let (mut rank, _theirs) = rank();
-        assert_eq!(rank.frozen(picture(), PeerId(2)), None);
-        rank.order(ToRank::Abort { checkpoint: LINE, reason: String::new() });
-        assert!(rank.early.is_none());
-        assert_eq!(rank.prepare(LINE, "/x".into(), PeerId(2)), None);
-        // One that comes after the end of its line is refused.
-        let told = rank.frozen(picture(), PeerId(2));
-        assert!(matches!(told, Some(FromNode::StoreFailed { checkpoint: LINE, .. })));
+        assert_eq!(rank.frozen(frozen(), PeerId(2)), None);
+        rank.handle_order(ToRank::Abort { checkpoint: CHECKPOINT, reason: String::new() });
+        assert!(rank.early_snapshot.is_none());
+        assert_eq!(rank.prepare(CHECKPOINT, "/x".into(), PeerId(2)), None);
+        // One that comes after the end of its checkpoint is refused.
+        let sent = rank.frozen(frozen(), PeerId(2));
+        assert!(matches!(sent, Some(FromNode::StoreFailed { checkpoint: CHECKPOINT, .. })));
         assert!(rank.next_image().is_none());
     }
 
-    /// What is lost on the way is asked for again by the coordinator.
+    /// The coordinator asks again for what is lost on the way.
     #[test]
-    fn questions_about_a_fallen_set_and_what_was_carried_are_passed_on_and_not_kept() {
+    fn fences_and_piggybacked_determinants_are_forwarded_and_not_repeated() {
         let settings = Settings {
             job: String::new(),
             secret: Default::default(),
@@ -480,15 +486,15 @@ mod tests {
         let (mut rank, theirs) = rank();
         let mut program = Link::new(theirs).unwrap();
         let (set, before, incarnation) = (SetId(1), Incarnation(1), Incarnation(0));
-        rank.order(ToRank::Fence { set, before });
+        rank.handle_order(ToRank::Fence { set, before });
         program.read().unwrap();
         assert_eq!(program.next_message().unwrap(), Some(ToRank::Fence { set, before }));
-        let carried = FromRank::Piggybacked { incarnation, at: 3, bytes: vec![7] };
+        let piggybacked = FromRank::Piggybacked { incarnation, at: 3, bytes: vec![7] };
         let fenced = FromRank::Fenced { set, before, incarnation, recorded: 4 };
-        let said = [carried, fenced];
-        said.iter().for_each(|message| program.send(message).unwrap());
+        let sent = [piggybacked, fenced];
+        sent.iter().for_each(|message| program.send(message).unwrap());
         let of = |message| FromNode::Rank { rank: PeerId(2), message };
-        assert_eq!(rank.hear(&settings, false), said.map(of));
-        assert_eq!(rank.said(), []);
+        assert_eq!(rank.receive(&settings, false), sent.map(of));
+        assert_eq!(rank.messages_to_repeat(), []);
     }
 }

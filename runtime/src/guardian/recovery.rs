@@ -1,12 +1,13 @@
-//! A rank whose program was ended by a signal is not lost: its guardian tells the coordinator, and
-//! makes the program anew from its image if that is what it says. It also waits for others, which
-//! look after ranks whose node is lost (`adopted`).
+//! Recovery of a rank whose program has failed: its guardian reports that to the coordinator, and
+//! restarts the program from its image if it is ordered to. It also waits for the guardians and
+//! proxies of ranks of lost nodes (`adopted`).
 //!
-//! 1. The guardian stays what orted knows: it ends when its rank has ended for good, and not before
-//!    the guardians that it has started.
-//! 2. Without a coordinator, or if it does not decide in time, the rank ends as it has ended.
+//! 1. The guardian is the process that orted waits for: it ends when its rank has ended and is not
+//!    restarted, and not before the guardians that it has started.
+//! 2. Without a coordinator, or if it does not decide in time, the guardian ends as its program
+//!    did.
 
-use crate::guardian::images::{ImageStore, Life, file_name};
+use crate::guardian::images::{ImageStore, RestartInfo, file_name};
 use crate::guardian::output::Ends;
 use crate::guardian::{Guardian, output};
 use crate::link::Link;
@@ -21,45 +22,45 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long the decision about a fallen rank may take.
-const DECISION: Duration = Duration::from_secs(30);
-/// How long a killed program may take to go.
-const KILLED: Duration = Duration::from_secs(30);
+/// How long the decision about a failed rank may take.
+const DECISION_MAX: Duration = Duration::from_secs(30);
+/// How long a killed program may take to end.
+const KILL_MAX: Duration = Duration::from_secs(30);
 
 /// The program was ended by a signal.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fallen {
-    /// As waitpid tells it.
+pub(super) struct Failure {
+    /// As waitpid returns it.
     pub status: i32,
-    /// When the decision is not awaited any more.
+    /// How long the coordinator's decision is awaited.
     pub until: Instant,
 }
 
-impl Fallen {
-    /// Nobody has decided in time.
-    pub fn is_over(&self) -> bool {
+impl Failure {
+    /// There was no decision in time.
+    pub fn is_expired(&self) -> bool {
         Instant::now() >= self.until
     }
 }
 
-/// Has another guardian started this one, or a spare node?
+/// Was this guardian started by another one, or by a spare node?
 pub(super) fn is_adopted() -> bool {
     std::env::var_os(settings::INCARNATION).is_some()
 }
 
-/// Make the program from its image in the folder `line`.
+/// Restores the program from its image in the folder of a checkpoint.
 pub(super) fn restore(
     store: &dyn ImageStore,
     settings: &Settings,
-    line: &Path,
+    checkpoint: &Path,
     socket: OwnedFd,
     ends: Ends,
 ) -> Result<Pid, String> {
-    let image = line.join(file_name(settings.rank));
+    let image = checkpoint.join(file_name(settings.rank));
     let standard = ends.numbers();
-    let life = Life { incarnation: settings.incarnation, alone: settings.alone };
-    let restored = store.restore(&image, life, socket.as_raw_fd(), standard);
-    // Or the end of the output would never be seen.
+    let restart = RestartInfo { incarnation: settings.incarnation, alone: settings.alone };
+    let restored = store.restore(&image, restart, socket.as_raw_fd(), standard);
+    // Otherwise the end of the output would never be seen.
     drop(ends);
     restored.map_err(|problem| {
         format!(
@@ -72,75 +73,75 @@ pub(super) fn restore(
 }
 
 impl Guardian {
-    /// That the program runs in, or ran in.
+    /// Of the program that runs, or ran last.
     pub(super) fn incarnation(&self) -> Incarnation {
         self.rank.incarnation().max(self.settings.incarnation)
     }
 
-    /// Is it worth asking the coordinator about a program that has ended like this?
-    pub(super) fn may_come_back(&self, status: i32) -> bool {
-        // One that goes on alone from an image was protected before it says so again.
-        let returned = self.settings.incarnation > Incarnation(0);
-        let protected = self.rank.is_protected() || returned && !self.rank.has_said_hello();
+    /// May the coordinator restart a program that has ended like this?
+    pub(super) fn may_be_restarted(&self, status: i32) -> bool {
+        // A restarted program is protected even before it has registered again.
+        let restarted = self.settings.incarnation > Incarnation(0);
+        let protected = self.rank.is_protected() || restarted && !self.rank.has_sent_hello();
         libc::WIFSIGNALED(status) && !self.ending && protected
     }
 
-    /// Ask it.
-    pub(super) fn fall(&mut self, status: i32) {
-        self.fallen = Some(Fallen { status, until: Instant::now() + DECISION });
+    /// Reports the failure to the coordinator, which decides.
+    pub(super) fn report_failure(&mut self, status: i32) {
+        self.failure = Some(Failure { status, until: Instant::now() + DECISION_MAX });
         let rank = self.settings.rank;
         let incarnation = self.incarnation();
         tracing::warn!("rank {rank}: its program failed with status {status} in {incarnation:?}");
-        self.tell(&FromNode::RankFailed { rank, status, incarnation });
-        if matches!(self.agent, crate::guardian::Agent::None) {
-            self.give_up();
+        self.send(&FromNode::RankFailed { rank, status, incarnation });
+        if matches!(self.agent, crate::guardian::AgentLink::None) {
+            self.refuse_restart();
         }
     }
 
-    /// It is not started again.
-    pub(super) fn give_up(&mut self) {
-        if let Some(fallen) = &mut self.fallen {
-            fallen.until = Instant::now();
+    /// The program is not restarted: the guardian ends as it did.
+    pub(super) fn refuse_restart(&mut self) {
+        if let Some(failure) = &mut self.failure {
+            failure.until = Instant::now();
         }
     }
 
-    /// Start the rank again, whether its program has ended or not.
-    pub(super) fn start_again(&mut self, line: &str, life: Life) {
+    /// Rolls the rank back to a checkpoint, whether its program has ended or not.
+    pub(super) fn roll_back(&mut self, checkpoint: &str, restart: RestartInfo) {
         if self.ended.is_some() || self.ending {
             return;
         }
         let status = self.kill_program();
-        // What was printed is not lost, and not printed again.
+        // The output so far is not lost, and not printed twice.
         if let Some(output) = &mut self.rank.output {
             output.drain();
-            let bytes = output.reached();
-            // Of an adopted rank it was said how far it was then.
+            let bytes = output.positions();
+            // For an adopted rank these replace the positions that it was adopted with.
             self.settings.printed = self.settings.printed.map(|_| Printed { bytes, exact: true });
         }
         self.send_output();
         self.rank.output = None;
-        self.made_anew |= self.settings.restore.is_none();
-        let Life { incarnation, alone } = life;
-        tracing::info!("rank {}: restart from {line} in {incarnation:?}", self.settings.rank);
+        self.restarted |= self.settings.restore.is_none();
+        let RestartInfo { incarnation, alone } = restart;
+        tracing::info!("rank {}: restart from {checkpoint} in {incarnation:?}", self.settings.rank);
         (self.settings.incarnation, self.settings.alone) = (incarnation, alone);
-        let made = self.folder(line).and_then(|line| {
-            self.settings.restore = Some(line.clone());
-            self.make_anew(&line)
+        let restarted = self.folder(checkpoint).and_then(|checkpoint| {
+            self.settings.restore = Some(checkpoint.clone());
+            self.restart_from_image(&checkpoint)
         });
-        if let Err(reason) = made {
+        if let Err(reason) = restarted {
             let rank = self.settings.rank;
-            let until = Instant::now() + DECISION;
-            self.fallen = Some(Fallen { status: status.unwrap_or(libc::SIGKILL), until });
-            self.tell(&FromNode::RestoreFailed { rank, incarnation, reason });
+            let until = Instant::now() + DECISION_MAX;
+            self.failure = Some(Failure { status: status.unwrap_or(libc::SIGKILL), until });
+            self.send(&FromNode::RestoreFailed { rank, incarnation, reason });
         }
     }
 
-    /// How it has ended, if it had not before.
+    /// Kills the program if it runs; returns how it has ended.
     fn kill_program(&mut self) -> Option<i32> {
-        let before = self.fallen.take().map(|fallen| fallen.status);
+        let before = self.failure.take().map(|failure| failure.status);
         let Some(program) = self.rank.program() else { return before };
         os::kill(program, libc::SIGKILL);
-        let until = Instant::now() + KILLED;
+        let until = Instant::now() + KILL_MAX;
         let mut status = None;
         while status.is_none() && Instant::now() < until {
             status = os::reap(program).ok().flatten();
@@ -148,37 +149,37 @@ impl Guardian {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        self.rank.is_dead(self.settings.rank);
+        self.rank.program_ended(self.settings.rank);
         status.or(before)
     }
 
-    fn make_anew(&mut self, line: &Path) -> Result<(), String> {
+    fn restart_from_image(&mut self, checkpoint: &Path) -> Result<(), String> {
         let what = |error: std::io::Error| format!("rank {}: {error}", self.settings.rank);
         let (ours, theirs) = UnixStream::pair().map_err(what)?;
         let link = Link::new(ours).map_err(what)?;
         let (output, ends) = output::open(&self.settings);
         let theirs = OwnedFd::from(theirs);
-        let pid = restore(&*self.store, &self.settings, line, theirs, ends)?;
-        self.rank.reborn(pid, link, output);
+        let pid = restore(&*self.store, &self.settings, checkpoint, theirs, ends)?;
+        self.rank.restarted(pid, link, output);
         let incarnation = self.settings.incarnation;
-        self.rank.say(&ToRank::Restarted { incarnation });
+        self.rank.send(&ToRank::Restarted { incarnation });
         Ok(())
     }
 
-    /// The job goes on without this rank, which was thought to be lost and was started elsewhere.
-    pub(super) fn end_here(&mut self, reason: &str) -> ! {
-        say!("rank {} on node {}: {reason}", self.settings.rank, os::hostname());
+    /// Ends this rank, which was taken for lost and was restarted elsewhere.
+    pub(super) fn end_superseded(&mut self, reason: &str) -> ! {
+        report!("rank {} on node {}: {reason}", self.settings.rank, os::hostname());
         if is_adopted() {
             // The guardian that has started this one must not take it for a failure.
-            self.rank.give_up(self.settings.rank);
+            self.rank.drop_snapshots(self.settings.rank);
             self.signal(libc::SIGKILL);
             os::exit_now(0);
         }
         self.end_group()
     }
 
-    /// Is it the process that gives orders to the group?
-    pub(super) fn orted_is(&self, sender: Pid) -> bool {
+    /// Is it orted, which signals the whole group?
+    pub(super) fn is_orted(&self, sender: Pid) -> bool {
         sender != 0 && (sender == os::parent() || sender == os::parent_of(os::parent()))
     }
 }

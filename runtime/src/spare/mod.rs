@@ -1,24 +1,24 @@
 //! `rustbtl spare`: waits on a node of the allocation on which no rank runs, until a node is lost.
-//! Then guardians of the ranks that were lost are started here.
+//! Then guardians of the lost ranks are started here.
 //!
 //! ```text
 //! orted ── starts ──> spare ── starts ──> guardian ── program
-//!                      ^  what it prints, how it ends
-//!                      └── TCP, after mutual proof of the secret ── stand-in <── guardian of
-//!                                                                   another rank, elsewhere
+//!                      ^  its output, how it ends
+//!                      └── TCP, after mutual authentication ── proxy <── guardian of another
+//!                                                                        rank, elsewhere
 //! ```
-//! To orted and mpirun the stand-in is a part of the guardian that has started it: so mpirun waits
-//! for the rank, its signals reach it, and what it prints goes that guardian's way.
+//! For orted and mpirun the proxy is a part of the guardian that has started it: so mpirun waits
+//! for the rank, its signals reach the rank, and the rank's output takes that guardian's path.
 //!
-//! 1. A rank that was started here ends with the connection of its stand-in, and with this process.
-//! 2. This process ends with its orted, and when the coordinator needs it no more.
+//! 1. A rank that was started here ends with the connection of its proxy, and with this process.
+//! 2. This process ends with its orted, and when the coordinator dismisses it.
 
-pub(crate) mod hosted;
+pub(crate) mod guardians;
 pub(crate) mod proxy;
 
 pub use crate::spare::proxy::{KILLED, Proxy};
 
-use crate::auth::{Host, Progress, Stranger};
+use crate::auth::{Host, Progress, UnauthenticatedPeer};
 use crate::link::Link;
 use crate::local;
 use crate::local::Local;
@@ -26,19 +26,19 @@ use crate::node;
 use crate::os;
 use crate::os::Poll;
 use crate::settings::{NoSettings, Settings};
-use crate::spare::hosted::Hosted;
+use crate::spare::guardians::SpareGuardians;
 use rustbtl_coordination::control::{FromNode, ToNode};
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// How long a stranger may take to prove that it belongs to the job.
-const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
-/// Strangers at a time; further ones wait in the kernel's queue.
-const STRANGERS_MAX: usize = 16;
+/// How long a peer may take to authenticate itself.
+const AUTH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Unauthenticated peers at a time; further ones wait in the kernel's queue.
+const UNAUTHENTICATED_MAX: usize = 16;
 /// How often a lost agent is replaced.
 const AGENTS_MAX: u32 = 5;
-/// An agent also goes when its coordinator has gone; the orted of such a job ends soon, too.
+/// An agent also ends when its coordinator has ended; the orted of such a job ends soon, too.
 const ORTED_ENDS: Duration = Duration::from_secs(2);
 
 struct Spare {
@@ -47,15 +47,15 @@ struct Spare {
     listener: TcpListener,
     agent: Link,
     agents_left: u32,
-    strangers: Vec<Stranger>,
-    hosted: Hosted,
-    /// Held as long as anything of the job may be here.
+    unauthenticated: Vec<UnauthenticatedPeer>,
+    guardians: SpareGuardians,
+    /// Held as long as anything of the job may be on this node.
     local: Option<Local>,
 }
 
-/// Why there is nothing more to do.
-enum Over {
-    /// The job needs this node no more.
+/// Why this process ends.
+enum SpareEnd {
+    /// The coordinator dismisses it.
     Dismissed,
     /// Nothing of the job may stay.
     Orphaned,
@@ -69,13 +69,13 @@ pub fn run() -> Result<(), String> {
     rustbtl_process::scheduling::be_prompt();
     let orted = os::pidfd(os::parent()).map_err(|error| format!("watching orted: {error}"))?;
     let settings = Settings::read(|name| match name {
-        // There is none; whom the guardians are for is said to them.
+        // This process has no rank; each guardian is given its own.
         "OMPI_COMM_WORLD_RANK" => Some("0".into()),
         _ => std::env::var_os(name),
     });
     let settings = settings.map_err(|reason| match reason {
-        NoSettings::Unasked => "only orted starts this".to_owned(),
-        NoSettings::Bad(variable) => format!("the variable {variable} makes no sense"),
+        NoSettings::NotRequested => "only orted starts this".to_owned(),
+        NoSettings::Invalid(variable) => format!("the variable {variable} makes no sense"),
     })?;
     let listening = |error| format!("listening: {error}");
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
@@ -85,13 +85,20 @@ pub fn run() -> Result<(), String> {
     let local = settings.local.as_deref().map(Local::enter).transpose()?;
     let port = listener.local_addr().map_err(listening)?.port();
     let agent = reach_agent(&settings, port)?;
-    let (agents_left, strangers, hosted) =
-        (AGENTS_MAX, Vec::new(), Hosted::new(settings.local.clone()));
-    let mut spare =
-        Spare { settings, orted, listener, agent, agents_left, strangers, hosted, local };
-    let over = spare.serve(port);
-    spare.hosted.end_all();
-    if let (Over::Orphaned, Some(local)) = (over, &spare.local) {
+    let guardians = SpareGuardians::new(settings.local.clone());
+    let mut spare = Spare {
+        settings,
+        orted,
+        listener,
+        agent,
+        agents_left: AGENTS_MAX,
+        unauthenticated: Vec::new(),
+        guardians,
+        local,
+    };
+    let end = spare.serve(port);
+    spare.guardians.end_all();
+    if let (SpareEnd::Orphaned, Some(local)) = (end, &spare.local) {
         local::remove(local.path());
     }
     Ok(())
@@ -100,55 +107,56 @@ pub fn run() -> Result<(), String> {
 fn reach_agent(settings: &Settings, port: u16) -> Result<Link, String> {
     let stream = node::reach_agent(settings)?;
     let mut agent = Link::new(stream).map_err(|error| error.to_string())?;
-    let said = agent.send(&FromNode::SpareNode { port, addresses: String::new() });
-    said.map(|()| agent).map_err(|error| error.to_string())
+    let sent = agent.send(&FromNode::SpareNode { port, addresses: String::new() });
+    sent.map(|()| agent).map_err(|error| error.to_string())
 }
 
 impl Spare {
-    fn serve(&mut self, port: u16) -> Over {
+    fn serve(&mut self, port: u16) -> SpareEnd {
         loop {
             let mut poll = Poll::default();
             let orphaned = poll.add(self.orted.as_raw_fd(), false);
             let agent = poll.add(self.agent.fd(), self.agent.wants_to_write());
-            let room = self.strangers.len() < STRANGERS_MAX;
+            let room = self.unauthenticated.len() < UNAUTHENTICATED_MAX;
             let come = room.then(|| poll.add(self.listener.as_raw_fd(), false));
-            for stranger in &self.strangers {
-                poll.add(stranger.stream().as_raw_fd(), false);
+            for peer in &self.unauthenticated {
+                poll.add(peer.stream().as_raw_fd(), false);
             }
-            let until = self.strangers.iter().map(|stranger| stranger.until).min();
+            let until = self.unauthenticated.iter().map(|peer| peer.until).min();
             if poll.wait(until).is_err() || poll.is_ready(orphaned) {
-                return Over::Orphaned;
+                return SpareEnd::Orphaned;
             }
             if poll.is_ready(agent)
-                && let Some(over) = self.hear_agent(port)
+                && let Some(end) = self.handle_agent(port)
             {
-                return over;
+                return end;
             }
-            self.drive_strangers();
-            if come.is_some_and(|place| poll.is_ready(place))
+            self.authenticate();
+            if come.is_some_and(|slot| poll.is_ready(slot))
                 && let Ok((stream, _)) = self.listener.accept()
             {
-                self.strangers.extend(Stranger::new(Host::Spare, stream, STRANGER_PATIENCE));
+                let peer = UnauthenticatedPeer::new(Host::Spare, stream, AUTH_TIMEOUT);
+                self.unauthenticated.extend(peer);
             }
         }
     }
 
-    fn drive_strangers(&mut self) {
+    fn authenticate(&mut self) {
         let now = Instant::now();
-        for mut stranger in core::mem::take(&mut self.strangers) {
-            match stranger.drive(&self.settings.secret) {
-                Progress::Proved => self.hosted.serve(stranger.into_stream()),
-                Progress::Waiting if stranger.until > now => self.strangers.push(stranger),
+        for mut peer in core::mem::take(&mut self.unauthenticated) {
+            match peer.advance(&self.settings.secret) {
+                Progress::Authenticated => self.guardians.serve(peer.into_stream()),
+                Progress::Waiting if peer.until > now => self.unauthenticated.push(peer),
                 Progress::Waiting | Progress::Refused(_) => {}
             }
         }
     }
 
-    fn hear_agent(&mut self, port: u16) -> Option<Over> {
+    fn handle_agent(&mut self, port: u16) -> Option<SpareEnd> {
         let open = self.agent.flush().is_ok() & self.agent.read().is_ok();
         let sane = loop {
             match self.agent.next_message::<ToNode>() {
-                Ok(Some(ToNode::DismissSpare {})) => return Some(Over::Dismissed),
+                Ok(Some(ToNode::DismissSpare {})) => return Some(SpareEnd::Dismissed),
                 Ok(Some(_)) => {}
                 Ok(None) => break true,
                 Err(_) => break false,
@@ -157,12 +165,12 @@ impl Spare {
         if open && sane { None } else { self.lost_agent(port) }
     }
 
-    fn lost_agent(&mut self, port: u16) -> Option<Over> {
+    fn lost_agent(&mut self, port: u16) -> Option<SpareEnd> {
         let mut poll = Poll::default();
         let orphaned = poll.add(self.orted.as_raw_fd(), false);
         let waited = poll.wait(Some(Instant::now() + ORTED_ENDS));
         if waited.is_err() || poll.is_ready(orphaned) || self.agents_left == 0 {
-            return Some(Over::Orphaned);
+            return Some(SpareEnd::Orphaned);
         }
         self.agents_left -= 1;
         match reach_agent(&self.settings, port) {
@@ -170,7 +178,7 @@ impl Spare {
                 self.agent = agent;
                 None
             }
-            Err(_) => Some(Over::Orphaned),
+            Err(_) => Some(SpareEnd::Orphaned),
         }
     }
 }

@@ -1,14 +1,14 @@
-//! `rustbtl stand-in`: beside the guardian that waits for a rank on a spare node, in its place. It
-//! prints what the rank prints, and ends as the rank ends.
+//! `rustbtl proxy`: stands for a rank on a spare node, as a child of the guardian that has adopted
+//! it. It prints what the rank prints, and ends as the rank ends.
 //!
-//! Its standard input is a socket to that guardian: what is written there is why the rank cannot be
-//! reached any more, and that is no end of the rank.
+//! Its standard input is a socket to that guardian, on which it reports why the rank cannot be
+//! reached any more. The rank has not ended then.
 
-use crate::agent::stream::Patient;
+use crate::agent::stream::BlockingStream;
 use crate::auth;
 use crate::auth::Host;
 use crate::guardian::SIGNALS;
-use crate::guardian::images::Life;
+use crate::guardian::images::RestartInfo;
 use crate::os;
 use crate::os::{Poll, Signals};
 use crate::settings;
@@ -27,9 +27,9 @@ use std::time::Duration;
 /// Exit code: the spare node can be reached, but the rank's guardian was killed there.
 pub const KILLED: i32 = 2;
 /// For one address of the spare node.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(4);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Who is where.
+/// Which rank is restarted where.
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub struct Proxy {
     rank: u32,
@@ -40,7 +40,7 @@ pub struct Proxy {
     err: u64,
     #[arg(action = clap::ArgAction::Set)]
     exact: bool,
-    /// As the coordinator calls it.
+    /// Of the checkpoint, as the coordinator names it.
     directory: String,
     /// Of the spare node.
     addresses: Vec<SocketAddr>,
@@ -50,23 +50,23 @@ impl Proxy {
     /// Of this rank, on the spare node with these addresses.
     ///
     /// # Errors
-    /// They are none.
+    /// One of them is no address.
     pub fn new(
         rank: PeerId,
-        life: Life,
+        restart: RestartInfo,
         printed: Printed,
         directory: String,
         addresses: &str,
     ) -> Result<Self, String> {
         let known = addresses.split_whitespace().map(str::parse).collect::<Result<Vec<_>, _>>();
         let addresses = known.map_err(|_| format!("{addresses:?} is no address"))?;
-        let (rank, incarnation, alone) = (rank.0, life.incarnation.0, life.alone);
+        let (rank, incarnation, alone) = (rank.0, restart.incarnation.0, restart.alone);
         let Printed { bytes: [out, err], exact } = printed;
         Ok(Self { rank, incarnation, alone, out, err, exact, directory, addresses })
     }
 
-    /// The command line that says all this.
-    pub fn words(&self, command: &mut Command) {
+    /// Adds the arguments of the command line.
+    pub fn arguments(&self, command: &mut Command) {
         command.arg("proxy").arg(self.rank.to_string()).arg(self.incarnation.to_string());
         command.arg(self.alone.to_string());
         command.arg(self.out.to_string()).arg(self.err.to_string());
@@ -74,7 +74,7 @@ impl Proxy {
         command.arg(&self.directory).args(self.addresses.iter().map(ToString::to_string));
     }
 
-    /// Does all of it.
+    /// Runs the proxy, and ends as the rank ends.
     ///
     /// # Errors
     /// It was not started by a guardian.
@@ -88,7 +88,7 @@ impl Proxy {
         let settings = Settings::read(|name| env::var_os(name));
         let secret = settings.map_err(|_| format!("{} makes no sense", settings::SECRET))?.secret;
         let signals = Signals::take(&SIGNALS).map_err(alone)?;
-        match self.proxy(&secret, &signals) {
+        match self.serve(&secret, &signals) {
             Ok(status) => os::end_as(status),
             Err((code, reason)) => {
                 let input = std::io::stdin();
@@ -100,7 +100,7 @@ impl Proxy {
     }
 
     /// How it has ended; the error: it has not, with the exit code and the reason.
-    fn proxy(&self, secret: &auth::Secret, signals: &Signals) -> Result<i32, (i32, String)> {
+    fn serve(&self, secret: &auth::Secret, signals: &Signals) -> Result<i32, (i32, String)> {
         match self.follow(secret, signals) {
             Ok(Ok(status)) => Ok(status),
             Ok(Err(killed)) => Err((KILLED, killed)),
@@ -114,9 +114,10 @@ impl Proxy {
         secret: &auth::Secret,
         signals: &Signals,
     ) -> Result<Result<i32, String>, String> {
-        let spare = auth::connect(Host::Spare, &self.addresses, secret, CONNECT_PATIENCE)?;
-        os::notice_silence(&spare).map_err(|error| error.to_string())?;
-        let mut spare = Patient::over(spare, None).map_err(|error| error.to_string())?;
+        let spare = auth::connect(Host::Spare, &self.addresses, secret, CONNECT_TIMEOUT)?;
+        os::enable_keepalive(&spare).map_err(|error| error.to_string())?;
+        let mut spare =
+            BlockingStream::with_timeout(spare, None).map_err(|error| error.to_string())?;
         spare.send(&ToSpare::Start {
             rank: PeerId(self.rank),
             directory: self.directory.clone(),
@@ -129,7 +130,7 @@ impl Proxy {
         loop {
             let mut poll = Poll::default();
             let signalled = poll.add(signals.fd(), false);
-            let said = poll.add(spare.fd(), false);
+            let from_spare = poll.add(spare.fd(), false);
             poll.wait(None).map_err(|error| error.to_string())?;
             if poll.is_ready(signalled) {
                 while let Some(signal) = signals.next() {
@@ -138,8 +139,8 @@ impl Proxy {
                     }
                 }
             }
-            if poll.is_ready(said) {
-                spare.take_in()?;
+            if poll.is_ready(from_spare) {
+                spare.read()?;
             }
             while let Some(message) = spare.next()? {
                 match message {
@@ -153,7 +154,7 @@ impl Proxy {
     }
 }
 
-/// Nobody may read it any more: that is no reason to end.
+/// A failure is ignored: nobody may read it any more.
 fn print(stream: u8, bytes: &[u8]) {
     // SAFETY: standard descriptors are open as long as this process lives.
     let to = unsafe { BorrowedFd::borrow_raw(if stream == 2 { 2 } else { 1 }) };
@@ -168,13 +169,13 @@ mod tests {
     use clap::Parser;
 
     #[derive(Parser)]
-    struct Line {
+    struct CommandLine {
         #[command(flatten)]
         proxy: Proxy,
     }
 
     #[test]
-    fn it_hears_what_the_guardian_says() {
+    fn it_parses_the_arguments_that_the_guardian_gives() {
         let proxy = Proxy {
             rank: 3,
             incarnation: 2,
@@ -186,7 +187,7 @@ mod tests {
             addresses: vec!["10.0.0.1:77".parse().unwrap(), "[fd00::1]:77".parse().unwrap()],
         };
         let mut command = Command::new("rustbtl");
-        proxy.words(&mut command);
-        assert_eq!(Line::parse_from(command.get_args()).proxy, proxy);
+        proxy.arguments(&mut command);
+        assert_eq!(CommandLine::parse_from(command.get_args()).proxy, proxy);
     }
 }

@@ -19,13 +19,13 @@ pub fn example(name: &str) -> PathBuf {
     file
 }
 
-/// Patience of every wait. Nothing here is about speed: the machine may be busy with jobs and
+/// Limit of every wait. Nothing here is about speed: the machine may be busy with jobs and
 /// compilers, and these processes are behind them.
-const PATIENCE: Duration = Duration::from_secs(120);
+const WAIT_MAX: Duration = Duration::from_secs(120);
 
 /// Wait until it is so.
 pub fn wait_for(what: &str, mut good: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + WAIT_MAX;
     while !good() {
         assert!(Instant::now() < end, "waited in vain: {what}");
         thread::sleep(Duration::from_millis(10));
@@ -41,7 +41,7 @@ impl Scratch {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = env::temp_dir().join(format!("rbt-{}-{number}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
-        for sub in ["run", "tmp", "lines", "out"] {
+        for sub in ["run", "tmp", "checkpoints", "out"] {
             fs::create_dir_all(path.join(sub)).expect("a folder");
         }
         Self(path)
@@ -59,73 +59,74 @@ pub struct Job {
     pub scratch: Scratch,
     pub coordinator: Child,
     input: Option<ChildStdin>,
-    pub says: BufReader<ChildStdout>,
+    pub answers: BufReader<ChildStdout>,
     pub port: String,
     pub name: String,
     pub secret: String,
     pub size: u32,
     pub guardians: Vec<Child>,
     restore: Option<PathBuf>,
-    /// What the coordinator was told first.
-    setup: String,
+    /// The coordinator's configuration, as mpirun sends it.
+    config: String,
     /// Nodes keep their images themselves.
     local: bool,
 }
 
 impl Job {
-    /// A coordinator; `more`: further lines of its setup.
+    /// A coordinator; `more`: further lines of its configuration.
     pub fn start(size: u32, more: &str) -> Self {
         Self::start_in(Scratch::new(), size, more, None)
     }
 
     pub fn start_in(scratch: Scratch, size: u32, more: &str, restore: Option<PathBuf>) -> Self {
-        let place = format!("dir {}", scratch.0.join("lines").display());
-        Self::start_with(scratch, size, &place, more, restore)
+        let storage = format!("dir {}", scratch.0.join("checkpoints").display());
+        Self::start_with(scratch, size, &storage, more, restore)
     }
 
-    /// One whose nodes keep their images themselves, and so many others copies of them.
-    pub fn start_local(size: u32, copies: u32) -> Self {
-        Self::start_with(Scratch::new(), size, &format!("copies {copies}"), "", None)
+    /// Nodes keep their images themselves, with so many replicas on others.
+    pub fn start_local(size: u32, replicas: u32) -> Self {
+        Self::start_with(Scratch::new(), size, &format!("copies {replicas}"), "", None)
     }
 
     fn start_with(
         scratch: Scratch,
         size: u32,
-        place: &str,
+        storage: &str,
         more: &str,
         restore: Option<PathBuf>,
     ) -> Self {
-        let local = place.starts_with("copies");
-        let line = restore.as_ref().map(|line| format!("restore {}\n", line.display()));
-        let line = line.unwrap_or_default();
+        let local = storage.starts_with("copies");
+        let restore_from = restore.as_ref().map(|folder| format!("restore {}\n", folder.display()));
+        let restore_from = restore_from.unwrap_or_default();
         let session = scratch.0.join("run").display().to_string();
-        let setup =
-            format!("{place}\nlog {session}\nsize {size}\narg ./a\nrecover 0\n{more}{line}");
-        let (coordinator, input, says, [port, name, secret]) = begin(&scratch, &setup, "");
+        let config = format!(
+            "{storage}\nlog {session}\nsize {size}\narg ./a\nrecover 0\n{more}{restore_from}"
+        );
+        let (coordinator, input, answers, [port, name, secret]) = begin(&scratch, &config, "");
         let (input, guardians) = (Some(input), Vec::new());
         Self {
             scratch,
             coordinator,
             input,
-            says,
+            answers,
             port,
             name,
             secret,
             size,
             guardians,
             restore,
-            setup,
+            config,
             local,
         }
     }
 
-    /// The coordinator is killed, and another one started in its place, as mpirun does it.
-    pub fn another_coordinator(&mut self) {
+    /// Kills the coordinator, and starts another one in its place, as mpirun does it.
+    pub fn fail_over(&mut self) {
         let _ = (self.coordinator.kill(), self.coordinator.wait());
-        let again = format!("again {} {} {}\n", self.name, self.port, self.secret);
-        let (coordinator, input, says, who) = begin(&self.scratch, &self.setup, &again);
+        let failover = format!("again {} {} {}\n", self.name, self.port, self.secret);
+        let (coordinator, input, answers, who) = begin(&self.scratch, &self.config, &failover);
         assert_eq!(who, [self.port.clone(), self.name.clone(), self.secret.clone()]);
-        (self.coordinator, self.input, self.says) = (coordinator, Some(input), says);
+        (self.coordinator, self.input, self.answers) = (coordinator, Some(input), answers);
     }
 
     /// Where a rank's output goes.
@@ -133,24 +134,24 @@ impl Job {
         self.scratch.0.join("out").join(format!("{rank}-{}", self.name))
     }
 
-    pub fn said(&self, rank: u32) -> String {
+    pub fn printed(&self, rank: u32) -> String {
         fs::read_to_string(self.output(rank)).unwrap_or_default()
     }
 
-    /// What the coordinator has told the user.
-    pub fn told(&self) -> String {
-        fs::read_to_string(self.scratch.0.join("told")).unwrap_or_default()
+    /// What the coordinator has reported to the user.
+    pub fn reported(&self) -> String {
+        fs::read_to_string(self.scratch.0.join("stderr")).unwrap_or_default()
     }
 
-    /// What it has written down.
+    /// Its events.
     pub fn events(&self) -> Vec<serde_json::Value> {
-        let file = self.scratch.0.join("lines").join(&self.name).join("events.jsonl");
+        let file = self.scratch.0.join("checkpoints").join(&self.name).join("events.jsonl");
         let text = fs::read_to_string(file).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// A line on mpirun's pipe to the coordinator.
-    pub fn say(&mut self, line: &str) {
+    /// Writes a line to mpirun's pipe to the coordinator.
+    pub fn send(&mut self, line: &str) {
         writeln!(self.input.as_mut().expect("a pipe"), "{line}").expect("it reads");
     }
 
@@ -179,11 +180,11 @@ impl Job {
     /// The same, with output that is counted.
     pub fn counting_guardian(&self, rank: u32, node: &str, program: &[&str]) -> Command {
         let mut command = self.guardian(rank, node, program);
-        command.env("RUSTBTL_FOLDER", self.scratch.0.join("lines").join(&self.name));
+        command.env("RUSTBTL_FOLDER", self.scratch.0.join("checkpoints").join(&self.name));
         command
     }
 
-    /// All ranks, two on each node, pretending.
+    /// All pretended ranks, two on each node.
     pub fn ranks(mut self) -> Self {
         let rank = example("pretend_rank").display().to_string();
         let folder = self.scratch.0.display().to_string();
@@ -203,7 +204,7 @@ impl Job {
         fs::remove_file(self.scratch.0.join(file)).expect("a file");
     }
 
-    /// The `rustbtl` command: exit code, everything it says.
+    /// The `rustbtl` command: exit code, everything it prints.
     pub fn command(&self, words: &[&str]) -> (i32, String) {
         let mut command = Command::new(example("plain_images"));
         command.args(words).env_remove("RUSTBTL_JOBS");
@@ -235,33 +236,33 @@ impl Job {
     }
 
     pub fn manifests(&self) -> usize {
-        let folder = self.scratch.0.join("lines").join(&self.name);
+        let folder = self.scratch.0.join("checkpoints").join(&self.name);
         let lines = fs::read_dir(folder).into_iter().flatten().flatten();
         lines.filter(|line| line.path().join("manifest.json").exists()).count()
     }
 
-    /// mpirun says that a node is lost.
+    /// mpirun reports that a node is lost.
     pub fn lose(&mut self, node: &str) {
         let input = self.input.as_mut().expect("mpirun is there");
         writeln!(input, "lost {node}").expect("it reads");
     }
 
-    /// What mpirun is told next.
+    /// What mpirun is answered next.
     pub fn answered(&mut self) -> String {
         let mut line = String::new();
-        self.says.read_line(&mut line).expect("it says something");
+        self.answers.read_line(&mut line).expect("an answer");
         line
     }
 
-    /// What another coordinator answers first.
-    pub fn say_again(&self) -> String {
-        let again = format!("again {} {} {}\n", self.name, self.port, self.secret);
+    /// First answer of another coordinator that is to take over.
+    pub fn failover_answer(&self) -> String {
+        let failover = format!("again {} {} {}\n", self.name, self.port, self.secret);
         let mut other = spawn(&self.scratch);
         let mut input = other.stdin.take().expect("a pipe");
-        writeln!(input, "{}{again}go", self.setup).expect("it reads");
+        writeln!(input, "{}{failover}go", self.config).expect("it reads");
         let mut answer = String::new();
-        let mut says = BufReader::new(other.stdout.take().expect("a pipe"));
-        says.read_line(&mut answer).expect("an answer");
+        let mut answers = BufReader::new(other.stdout.take().expect("a pipe"));
+        answers.read_line(&mut answer).expect("an answer");
         drop(input);
         let _ = other.wait();
         answer
@@ -300,25 +301,25 @@ fn spawn(scratch: &Scratch) -> Child {
     command.env("XDG_RUNTIME_DIR", scratch.0.join("run"));
     command.env("RUSTBTL_EVENTS", &scratch.0);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    command.stderr(fs::File::create(scratch.0.join("told")).expect("a file"));
+    command.stderr(fs::File::create(scratch.0.join("stderr")).expect("a file"));
     command.spawn().expect("a coordinator")
 }
 
 /// A coordinator that has answered: port, name and secret.
 fn begin(
     scratch: &Scratch,
-    setup: &str,
-    again: &str,
+    config: &str,
+    failover: &str,
 ) -> (Child, ChildStdin, BufReader<ChildStdout>, [String; 3]) {
     let mut coordinator = spawn(scratch);
     let mut input = coordinator.stdin.take().expect("a pipe");
-    writeln!(input, "{setup}{again}go").expect("it reads");
-    let mut says = BufReader::new(coordinator.stdout.take().expect("a pipe"));
+    writeln!(input, "{config}{failover}go").expect("it reads");
+    let mut answers = BufReader::new(coordinator.stdout.take().expect("a pipe"));
     let mut answer = String::new();
-    says.read_line(&mut answer).expect("an answer");
+    answers.read_line(&mut answer).expect("an answer");
     let words: Vec<&str> = answer.split_whitespace().collect();
     assert_eq!((words.len(), words[0]), (4, "ok"), "{answer}");
-    (coordinator, input, says, [1, 2, 3].map(|at| words[at].to_owned()))
+    (coordinator, input, answers, [1, 2, 3].map(|at| words[at].to_owned()))
 }
 
 impl Drop for Job {
@@ -340,7 +341,7 @@ pub fn end(child: &mut Child) -> ExitStatus {
     status.expect("ended")
 }
 
-/// As a shell says it.
+/// As a shell reports it.
 pub fn code(status: &ExitStatus) -> i32 {
     use std::os::unix::process::ExitStatusExt;
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))

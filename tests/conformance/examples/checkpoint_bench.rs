@@ -161,7 +161,7 @@ impl Process {
     /// one input was handled.
     fn count(&mut self, checkpoint: u64) -> bool {
         if !self.quiescence.is_active()
-            && self.counters.look(CounterPhase::Drained).checkpoint() == checkpoint
+            && self.counters.load(CounterPhase::Drained).checkpoint() == checkpoint
         {
             self.begin(checkpoint);
             return true;
@@ -172,7 +172,7 @@ impl Process {
             return true;
         }
         let Some((checkpoint, station)) = self.quiescence.awaited_phase() else { return false };
-        let Some(open) = self.counters.look(station).all_arrived(checkpoint, self.n as usize)
+        let Some(open) = self.counters.load(station).all_arrived(checkpoint, self.n as usize)
         else {
             return false;
         };
@@ -214,7 +214,7 @@ impl Process {
                         self.engine.send_checkpoint_frame(&mut self.host, to, frame)
                     }
                     Output::Arrive { checkpoint, phase: station, in_flight: open } => {
-                        self.counters.come(checkpoint, station, open);
+                        self.counters.arrive(checkpoint, station, open);
                     }
                     Output::Freeze { checkpoint } => {
                         let handled = self.quiescence.handle(Input::Frozen { checkpoint });

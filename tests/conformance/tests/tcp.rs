@@ -497,7 +497,7 @@ fn a_frame_of_a_header_alone_behind_a_placed_payload_needs_no_further_bytes() {
         }
     }
     assert!(!receiver.placed.is_empty(), "no payload was placed directly");
-    assert!(driver.end(1).take_heard() && !driver.end(1).take_heard());
+    assert!(driver.end(1).take_received() && !driver.end(1).take_received());
 }
 
 #[test]

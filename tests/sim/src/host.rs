@@ -5,7 +5,7 @@ use crate::network::Network;
 use crate::options::{Options, Planted};
 use crate::piggyback::PiggybackShare;
 use crate::prng::Prng;
-use rustbtl_checkpoint::{LogLimits, PayloadLog, Place, SegmentMemory};
+use rustbtl_checkpoint::{LogLimits, PayloadLog, SegmentMemory, SegmentSource};
 use rustbtl_coordination::determinants::{DeterminantLog, ReplayDecisions};
 use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
 use rustbtl_fragments::host::*;
@@ -28,7 +28,7 @@ impl SegmentMemory for Segments {
     type Segment = Vec<u8>;
     type Error = ();
 
-    fn allocate(&mut self, bytes: usize, _: Place) -> Result<Vec<u8>, ()> {
+    fn allocate(&mut self, bytes: usize, _: SegmentSource) -> Result<Vec<u8>, ()> {
         Ok(vec![0xEE; bytes])
     }
 }

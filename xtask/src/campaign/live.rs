@@ -118,7 +118,7 @@ impl Run {
             [": killed ", ": cut "].map(|w| outcome.stderr.matches(w).count()).iter().sum();
         let events = workloads::events(checkpoints)?;
         self.rolled_back = events.matches("\"event\":\"set_restarted\"").count();
-        if events.contains("there is nothing to go back to") {
+        if events.contains("there is nothing to roll back to") {
             self.note = ", failed before its first checkpoint";
             return outcome.must(![0, 124].contains(&outcome.code), "it should have failed");
         }

@@ -130,7 +130,7 @@ fn survives(storage: Storage, shape: Shape, faults: &[&str]) -> Result<()> {
     RING.must_answer(&outcome, &scratch, &known)?;
     let broken = outcome.stderr.matches(": killed ").count();
     outcome.must(broken == faults.len(), "something did not break in time")?;
-    let said = outcome.stderr.contains("was started again");
+    let said = outcome.stderr.contains("has failed and was restarted");
     outcome.must(said, "it should be reported")?;
     let events = events(storage, &scratch)?;
     let once = count(&events, "failover_started") == 1 && count(&events, "failover_completed") == 1;
@@ -152,7 +152,7 @@ fn killed_repeatedly() -> Result<()> {
     RING.must_answer(&outcome, &scratch, &known)?;
     let again = count(&events(Nodes, &scratch)?, "failover_started");
     outcome.must(again == FAILOVERS_MAX, "another number of coordinators")?;
-    let said = outcome.stderr.matches("GOES ON WITHOUT PROTECTION").count();
+    let said = outcome.stderr.matches("CONTINUES WITHOUT PROTECTION").count();
     outcome.must(said == 1, "it should be reported once")?;
     must_be_clean(&outcome)
 }

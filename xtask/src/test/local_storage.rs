@@ -178,8 +178,8 @@ fn too_many(over: &Over) -> Result<()> {
     let said = words.join(" ");
     outcome.must(said.contains(NOT_RECOVERED), "the end should be explained")?;
     for text in [
-        "of rank 1 in line 1 are lost",
-        "Set 1, rank 1, image of line 1: written on n1 (lost), copied to n2 (lost)",
+        "of rank 1 in checkpoint 1 are lost",
+        "Set 1, rank 1, image of checkpoint 1: written on n1 (lost), replicated to n2 (lost)",
         "There is nothing to restart the job from: without vprotocol_correlated_checkpoint_dir",
         "Of recorded outcomes (determinants) nothing is lost",
     ] {

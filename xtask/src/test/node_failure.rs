@@ -33,7 +33,7 @@ const STOCK: [&str; 2] = [
     "ORTE was unable to reliably start one or more daemons",
 ];
 /// What mpirun prints of one that cannot be recovered.
-pub const NOT_RECOVERED: &str = "what ran there cannot be brought back";
+pub const NOT_RECOVERED: &str = "the ranks of that node cannot be restarted";
 
 /// What happens to whom, in a job of which shape. The first checkpoint is taken when the job is
 /// ready.
@@ -351,9 +351,9 @@ fn without_the_only_guardian(over: &Over) -> Result<()> {
     outcome.must(outcome.code == 137, "the exit code should be 137")?;
     let said = outcome.said();
     outcome.must(said.contains("rank 1 with PID"), "it should say which rank")?;
-    let set = "set 1 (ranks 1) does not go back: the guardian of rank 1 was killed, and";
+    let set = "set 1 (ranks 1) is not rolled back: the guardian of rank 1 was killed, and";
     outcome.must(said.contains(set), "it should say what is lost")?;
-    let (folder, command) = (checkpoints.display(), "to go on from it: rustbtl restart");
+    let (folder, command) = (checkpoints.display(), "to continue from it: rustbtl restart");
     let way_out = format!("{command} {folder}/");
     outcome.must(said.contains(&way_out), "it should say what can be done")?;
     must_be_clean(&outcome)

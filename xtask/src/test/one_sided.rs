@@ -42,7 +42,7 @@ const BY_FILE: Program = Program {
 };
 
 /// Why a set is not rolled back alone, in part.
-const OVER_THE_NETWORK: &str = "its one-sided communication goes past rustbtl";
+const OVER_THE_NETWORK: &str = "its one-sided communication bypasses rustbtl";
 const COMES_ANYTIME: &str = "at what moments others wrote to its windows is not recorded";
 const BY_CHANCE: &str = "in an order that nobody has recorded";
 const LEAVES_THE_SET: &str = "with ranks of other sets";

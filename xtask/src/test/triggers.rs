@@ -88,8 +88,8 @@ fn checkpoints_for_a_log() -> Result<()> {
     let place =
         ["--mca", "vprotocol_correlated_checkpoint_dir", &checkpoints, "--mca", recover, "0"];
     let (outcome, ranks) = full_log(&scratch, &place, PATIENCE)?;
-    let asked = counter(&ranks[0], "log_lines_asked");
-    let [own, theirs] = [0, 3].map(|rank: usize| counter(&ranks[rank], "lines"));
+    let asked = counter(&ranks[0], "log_checkpoints_requested");
+    let [own, theirs] = [0, 3].map(|rank: usize| counter(&ranks[rank], "checkpoints"));
     let [spilled, peak] =
         ["log_spilled_bytes_peak", "log_bytes_peak"].map(|name| counter(&ranks[0], name));
     let what = format!("asked {asked}, checkpoints {own} {theirs}, spilled {spilled}, peak {peak}");
@@ -107,7 +107,7 @@ fn no_directory_for_checkpoints() -> Result<()> {
     for options in [&guard[..], &[]] {
         let (outcome, ranks) = full_log(&scratch, options, "0")?;
         let spilled = counter(&ranks[0], "log_spilled_bytes_peak");
-        let checkpoints: u64 = ranks.iter().map(|rank| counter(rank, "lines")).sum();
+        let checkpoints: u64 = ranks.iter().map(|rank| counter(rank, "checkpoints")).sum();
         outcome
             .must(spilled > TOTAL / 2 && checkpoints == 0, &format!("{spilled} {checkpoints}"))?;
         answers.push(workloads::hash(&outcome)?);
@@ -141,7 +141,7 @@ fn a_checkpoint_by_signal(known: &Undisturbed) -> Result<()> {
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let outcome = signalled(known, &scratch, &checkpoints, libc::SIGUSR2)?;
     RING.must_answer(&outcome, &scratch, &known.answer)?;
-    outcome.must(outcome.stderr.contains("line 1 is complete"), "mpirun should report it")?;
+    outcome.must(outcome.stderr.contains("checkpoint 1 is complete"), "mpirun should report it")?;
     let again = workloads::restart((1, 4), &checkpoints, &scratch).run()?;
     RING.must_answer(&again, &scratch, &known.answer)
 }
@@ -152,7 +152,7 @@ fn the_end(known: &Undisturbed) -> Result<()> {
     let outcome = signalled(known, &scratch, &checkpoints, libc::SIGUSR1)?;
     let ended = outcome.code == 0 && !outcome.stdout.contains("HASH");
     outcome.must(ended, "it should have ended at the checkpoint, with 0")?;
-    outcome.must(outcome.stderr.contains("line 1 is complete"), "mpirun should report it")?;
+    outcome.must(outcome.stderr.contains("checkpoint 1 is complete"), "mpirun should report it")?;
     let again = workloads::restart(SHAPE, &checkpoints, &scratch).run()?;
     RING.must_answer(&again, &scratch, &known.answer)
 }

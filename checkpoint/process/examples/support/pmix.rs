@@ -1,4 +1,4 @@
-//! Keeps an MPI process alive when its PMIx server is gone, as the component will: FACTS-image §4.
+//! Keeps an MPI process alive when its PMIx server is lost, as the component does: FACTS-image §4.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -52,7 +52,7 @@ pub fn survive_loss() {
     }
     // SAFETY: that is its type.
     let register = unsafe { std::mem::transmute::<*mut c_void, Register>(found) };
-    let (handler, told) = (on_loss as *const c_void, registered as *const c_void);
-    register(&LOST_CONNECTION, 1, null_mut(), 0, handler, told, null_mut());
+    let (handler, done) = (on_loss as *const c_void, registered as *const c_void);
+    register(&LOST_CONNECTION, 1, null_mut(), 0, handler, done, null_mut());
     std::thread::sleep(std::time::Duration::from_millis(100));
 }

@@ -12,7 +12,7 @@ pub enum Difference {
     Kernel,
     /// Its kernel maps a page more of its own.
     KernelMappings,
-    /// Its processor can more.
+    /// Its processor has more features.
     Processor,
     /// Its registers are larger.
     State,
@@ -25,7 +25,7 @@ pub enum Difference {
 }
 
 impl Difference {
-    /// All of them, their names on a command line, and what a refusal says.
+    /// All of them, their names on a command line, and the message of a refusal.
     pub const ALL: [(Difference, &'static str, &'static str); 7] = [
         (Difference::Kernel, "kernel", "the kernel's code (vdso)"),
         (Difference::KernelMappings, "kernel-mappings", "the kernel's own mappings"),

@@ -1,9 +1,9 @@
 //! A guardian for tests: starts a program with the preload, has it frozen, writes, kills, restores.
 #![allow(dead_code)] // each test file uses a part of it
 
-use rustbtl_process::outside::{
-    self, ImageStats, OutsideError, RestoreOptions, RestoredChild, WriteOptions,
-};
+use rustbtl_process::ProcessImageError;
+use rustbtl_process::dump::{self, ImageStats, WriteOptions};
+use rustbtl_process::restore::{self, RestoreOptions, RestoredChild};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 /// Number of the socket in the program.
 pub const SOCKET: RawFd = 200;
 
-/// Copies a program that is to be started. Another process does it: who is forked here while a
-/// file is open for writing holds it, too, and what somebody may write cannot be started.
+/// Copies a program that is to be started. Another process does it: a child that is forked here
+/// while a file is open for writing holds it, too, and what somebody may write cannot be started.
 pub fn copy_program(from: &Path, to: &Path) {
     assert!(Command::new("cp").args([from, to]).status().unwrap().success());
 }
@@ -54,7 +54,7 @@ pub fn program(name: &str, flags: &[&str]) -> PathBuf {
     path
 }
 
-/// A program under a guardian's eyes.
+/// A program that a guardian watches.
 pub struct Subject {
     pub pid: u32,
     pub socket: OwnedFd,
@@ -82,10 +82,10 @@ pub fn pair() -> (OwnedFd, OwnedFd) {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: two numbers.
     assert_eq!(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) }, 0);
-    let room: i32 = 4 << 20;
+    let buffer_bytes: i32 = 4 << 20;
     for fd in pair {
         let size = size_of::<i32>() as u32;
-        let at = (&raw const room).cast();
+        let at = (&raw const buffer_bytes).cast();
         // SAFETY: one number.
         unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, at, size) };
     }
@@ -129,35 +129,35 @@ impl Subject {
             libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one pollfd.
         assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 30_000) }, 1, "no answer in 30 s");
-        let mut room = vec![0; 4 << 20];
+        let mut buffer = vec![0; 4 << 20];
         let fd = self.socket.as_raw_fd();
-        // SAFETY: the kernel writes into `room`.
-        let got = unsafe { libc::recv(fd, room.as_mut_ptr().cast(), room.len(), 0) };
+        // SAFETY: the kernel writes into `buffer`.
+        let got = unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), 0) };
         if got <= 0 {
             return Answer::Ended;
         }
-        room.truncate(got as usize);
-        let number = |at: usize| u32::from_le_bytes(room[at..at + 4].try_into().unwrap());
-        match room[0] {
+        buffer.truncate(got as usize);
+        let number = |at: usize| u32::from_le_bytes(buffer[at..at + 4].try_into().unwrap());
+        match buffer[0] {
             b'C' => {
                 let mut times_us = [0; 6];
-                for (time, bytes) in times_us.iter_mut().zip(room[5..].chunks(8)) {
+                for (time, bytes) in times_us.iter_mut().zip(buffer[5..].chunks(8)) {
                     *time = u64::from_le_bytes(bytes.try_into().unwrap());
                 }
-                Answer::Continued { child: number(1), times_us, description: room[53..].to_vec() }
+                Answer::Continued { child: number(1), times_us, description: buffer[53..].to_vec() }
             }
-            b'P' => Answer::Paused { pid: number(1), description: room[5..].to_vec() },
+            b'P' => Answer::Paused { pid: number(1), description: buffer[5..].to_vec() },
             b'R' => Answer::Restored {
-                same_ids: room[1] != 0,
-                generation: room[2],
-                payload: room[3..].to_vec(),
+                same_ids: buffer[1] != 0,
+                generation: buffer[2],
+                payload: buffer[3..].to_vec(),
             },
             b'B' => Answer::Suspended,
-            _ => Answer::Refused(String::from_utf8_lossy(&room[1..]).into_owned()),
+            _ => Answer::Refused(String::from_utf8_lossy(&buffer[1..]).into_owned()),
         }
     }
 
-    /// Freezes and writes the image; the program goes on.
+    /// Freezes and writes the image; the program continues.
     pub fn checkpoint(
         &self,
         order: &str,
@@ -176,12 +176,12 @@ impl Subject {
     ) -> Result<(ImageStats, [u64; 6]), String> {
         match self.receive() {
             Answer::Continued { child, times_us, description } => {
-                let stats = outside::write_image(child, &description, path, options);
+                let stats = dump::write_image(child, &description, path, options);
                 self.send("d");
                 stats.map(|stats| (stats, times_us)).map_err(|error| error.to_string())
             }
             Answer::Paused { pid, description } => {
-                let stats = outside::write_image(pid, &description, path, options);
+                let stats = dump::write_image(pid, &description, path, options);
                 self.send("d");
                 let Answer::Continued { times_us, .. } = self.receive() else { panic!() };
                 stats.map(|stats| (stats, times_us)).map_err(|error| error.to_string())
@@ -248,20 +248,24 @@ impl Subject {
     }
 
     /// A new process from an image; output goes to a file, which is appended to.
-    pub fn restore(path: &Path, output: &Path, ids: outside::Ids) -> (Subject, RestoredChild) {
+    pub fn restore(path: &Path, output: &Path, ids: restore::Ids) -> (Subject, RestoredChild) {
         Self::try_restore(path, output, ids).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    pub fn restore_sharing(path: &Path, output: &Path, place: outside::SharedPlace) -> Subject {
-        let options = RestoreOptions { shared: Some(place), ..RestoreOptions::default() };
+    pub fn restore_sharing(
+        path: &Path,
+        output: &Path,
+        registry: restore::SharedRegistry,
+    ) -> Subject {
+        let options = RestoreOptions { shared: Some(registry), ..RestoreOptions::default() };
         Self::restore_with(path, output, options).unwrap_or_else(|error| panic!("{error}")).0
     }
 
     pub fn try_restore(
         path: &Path,
         output: &Path,
-        ids: outside::Ids,
-    ) -> Result<(Subject, RestoredChild), OutsideError> {
+        ids: restore::Ids,
+    ) -> Result<(Subject, RestoredChild), ProcessImageError> {
         Self::restore_with(path, output, RestoreOptions { ids, ..RestoreOptions::default() })
     }
 
@@ -269,7 +273,7 @@ impl Subject {
         path: &Path,
         output: &Path,
         options: RestoreOptions,
-    ) -> Result<(Subject, RestoredChild), OutsideError> {
+    ) -> Result<(Subject, RestoredChild), ProcessImageError> {
         let (ours, theirs) = pair();
         let file = std::fs::OpenOptions::new().append(true).create(true).open(output).unwrap();
         let null = File::open("/dev/null").unwrap();
@@ -283,7 +287,7 @@ impl Subject {
             payload: b"hello".to_vec(),
             ..options
         };
-        let mut child = outside::restore(path, options)?;
+        let mut child = restore::restore(path, options)?;
         let shared = std::mem::take(&mut child.shared);
         let (pid, output) = (child.pid, output.to_owned());
         let subject = Subject { pid, socket: ours, output, child: None, runs: true, shared };

@@ -1,4 +1,4 @@
-/* Counts, with a hash over all steps: the answer is known only by who makes them all. */
+/* Counts, with a hash over all steps: only a program that makes them all has the answer. */
 #include <stdio.h>
 #include <unistd.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* Threads that ask for things of each other by their names, all the time: that works whatever ids
+/* Threads that query and signal each other by their handles, all the time: that works whatever ids
  * they have. One has its own files open, and those of a thread that has ended. Ends with threads
  * that are cancelled where they wait. */
 #define _GNU_SOURCE
@@ -48,7 +48,7 @@ static void *work(void *unused)
         }
         usleep(300);
     }
-    /* Nobody gives it another one now. */
+    /* No other id is assigned to it now. */
     prctl(PR_GET_NAME, name);
     long count = pread(copy, found, 16, 0);
     if (count != (long)strlen(name) + 1 || memcmp(name, found, count - 1)) {

@@ -1,4 +1,4 @@
-/* Fills memory, says how long memcpy of the same amount takes, waits, and sums it up. */
+/* Fills memory, prints how long memcpy of the same amount takes, waits, and sums it up. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,6 +3,7 @@
 use crate::os::OsError;
 use core::fmt;
 use rustbtl_fragments::ids::PeerId;
+use rustbtl_fragments::little_endian::{LittleEndian, take_array};
 use std::net::{IpAddr, SocketAddr};
 
 /// Settings of a [`crate::transports::tcp::Tcp`].
@@ -93,21 +94,21 @@ impl fmt::Debug for TcpPeer {
     }
 }
 
-const CARD_MAGIC: [u8; 4] = *b"RBT1";
+const ENDPOINT_MAGIC: [u8; 4] = *b"RBT1";
 const ADDRESSES_MAX: usize = 64;
 
 impl TcpPeer {
     /// As published: magic, incarnation u16, number of addresses u16, secret, then for each
     /// address its family (4 or 6), port u16, and 4 or 16 bytes. Little endian.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = CARD_MAGIC.to_vec();
-        out.extend_from_slice(&self.incarnation.to_le_bytes());
+        let mut out = ENDPOINT_MAGIC.to_vec();
+        self.incarnation.append(&mut out);
         let count = self.addresses.len().min(ADDRESSES_MAX);
-        out.extend_from_slice(&(count as u16).to_le_bytes());
+        (count as u16).append(&mut out);
         out.extend_from_slice(&self.secret);
         for address in &self.addresses[..count] {
             out.push(if address.is_ipv4() { 4 } else { 6 });
-            out.extend_from_slice(&address.port().to_le_bytes());
+            address.port().append(&mut out);
             match address.ip() {
                 IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
                 IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
@@ -117,47 +118,46 @@ impl TcpPeer {
     }
 
     /// The reverse.
-    pub fn decode(mut card: &[u8]) -> Result<Self, TcpError> {
-        let bad = || TcpError::Card;
-        if take::<4>(&mut card).ok_or_else(bad)? != CARD_MAGIC {
+    pub fn decode(mut from: &[u8]) -> Result<Self, TcpError> {
+        let bad = || TcpError::Address;
+        if take_array::<4>(&mut from).ok_or_else(bad)? != ENDPOINT_MAGIC {
             return Err(bad());
         }
-        let incarnation = u16::from_le_bytes(take(&mut card).ok_or_else(bad)?);
-        let count = u16::from_le_bytes(take(&mut card).ok_or_else(bad)?) as usize;
-        let secret = take(&mut card).ok_or_else(bad)?;
+        let incarnation = u16::take_from(&mut from).ok_or_else(bad)?;
+        let count = usize::from(u16::take_from(&mut from).ok_or_else(bad)?);
+        let secret = take_array(&mut from).ok_or_else(bad)?;
         if count > ADDRESSES_MAX {
             return Err(bad());
         }
         let mut addresses = Vec::with_capacity(count);
         for _ in 0..count {
-            let [family] = take(&mut card).ok_or_else(bad)?;
-            let port = u16::from_le_bytes(take(&mut card).ok_or_else(bad)?);
+            let family = u8::take_from(&mut from).ok_or_else(bad)?;
+            let port = u16::take_from(&mut from).ok_or_else(bad)?;
             let ip = match family {
-                4 => IpAddr::from(take::<4>(&mut card).ok_or_else(bad)?),
-                6 => IpAddr::from(take::<16>(&mut card).ok_or_else(bad)?),
+                4 => IpAddr::from(take_array::<4>(&mut from).ok_or_else(bad)?),
+                6 => IpAddr::from(take_array::<16>(&mut from).ok_or_else(bad)?),
                 _ => return Err(bad()),
             };
             addresses.push(SocketAddr::new(ip, port));
         }
-        if !card.is_empty() {
+        if !from.is_empty() {
             return Err(bad());
         }
         Ok(Self { addresses, secret, incarnation })
     }
 }
 
-fn take<const N: usize>(from: &mut &[u8]) -> Option<[u8; N]> {
-    let (head, rest) = from.split_first_chunk::<N>()?;
-    *from = rest;
-    Some(*head)
-}
-
 /// Why there is no TCP transport.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TcpError {
     /// A system call failed.
-    Os(OsError),
+    #[error(transparent)]
+    Os(#[from] OsError),
     /// `if_include` or `if_exclude` names an interface that does not exist.
+    #[error(
+        "{parameter} names the interface {name:?}, which does not exist on this host; there are: \
+         {existing}"
+    )]
     UnknownInterface {
         /// Which parameter.
         parameter: &'static str,
@@ -167,6 +167,9 @@ pub enum TcpError {
         existing: String,
     },
     /// An entry is neither a name nor a network.
+    #[error(
+        "{parameter}: {entry:?} is neither the name of an interface nor a network like 10.0.0.0/8"
+    )]
     BadEntry {
         /// Which parameter.
         parameter: &'static str,
@@ -174,56 +177,27 @@ pub enum TcpError {
         entry: String,
     },
     /// Both parameters are set.
+    #[error("if_include and if_exclude are both set; choose one of them")]
     IncludeAndExclude,
     /// Nothing is left to listen on.
+    #[error(
+        "no network interface is left to use; this host has: {existing}; look at if_include and \
+         if_exclude"
+    )]
     NoInterface {
         /// What there is.
         existing: String,
     },
     /// What a peer published cannot be read.
-    Card,
+    #[error(
+        "the TCP address that a peer published cannot be read; it runs another version of this \
+         component"
+    )]
+    Address,
     /// Sizes that make no sense.
+    #[error("{0}")]
     Arguments(String),
 }
-
-impl From<OsError> for TcpError {
-    fn from(error: OsError) -> Self {
-        Self::Os(error)
-    }
-}
-
-impl fmt::Display for TcpError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Os(error) => error.fmt(f),
-            Self::UnknownInterface { parameter, name, existing } => write!(
-                f,
-                "{parameter} names the interface {name:?}, which does not exist on this host; \
-                 there are: {existing}"
-            ),
-            Self::BadEntry { parameter, entry } => write!(
-                f,
-                "{parameter}: {entry:?} is neither the name of an interface nor a network like \
-                 10.0.0.0/8"
-            ),
-            Self::IncludeAndExclude => {
-                f.write_str("if_include and if_exclude are both set; choose one of them")
-            }
-            Self::NoInterface { existing } => write!(
-                f,
-                "no network interface is left to use; this host has: {existing}; look at \
-                 if_include and if_exclude"
-            ),
-            Self::Card => f.write_str(
-                "the TCP address that a peer published cannot be read; it runs another version \
-                 of this component",
-            ),
-            Self::Arguments(what) => f.write_str(what),
-        }
-    }
-}
-
-impl std::error::Error for TcpError {}
 
 #[cfg(test)]
 mod tests {
@@ -231,24 +205,24 @@ mod tests {
 
     #[test]
     fn a_card_survives_publishing_and_damage_is_noticed() {
-        let card = TcpPeer {
+        let from = TcpPeer {
             addresses: vec!["10.1.2.3:4567".parse().unwrap(), "[fd00::1]:89".parse().unwrap()],
             secret: [9; 32],
             incarnation: 3,
         };
-        let bytes = card.encode();
-        assert_eq!(TcpPeer::decode(&bytes), Ok(card));
+        let bytes = from.encode();
+        assert_eq!(TcpPeer::decode(&bytes), Ok(from));
         for len in 0..bytes.len() {
-            assert_eq!(TcpPeer::decode(&bytes[..len]), Err(TcpError::Card));
+            assert_eq!(TcpPeer::decode(&bytes[..len]), Err(TcpError::Address));
         }
         let mut longer = bytes.clone();
         longer.push(0);
-        assert_eq!(TcpPeer::decode(&longer), Err(TcpError::Card));
+        assert_eq!(TcpPeer::decode(&longer), Err(TcpError::Address));
     }
 
     #[test]
     fn a_secret_is_not_printed() {
-        let card = TcpPeer { addresses: vec![], secret: [0xAB; 32], incarnation: 0 };
-        assert!(!format!("{card:?}").to_lowercase().contains("171"));
+        let from = TcpPeer { addresses: vec![], secret: [0xAB; 32], incarnation: 0 };
+        assert!(!format!("{from:?}").to_lowercase().contains("171"));
     }
 }

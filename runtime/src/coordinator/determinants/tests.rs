@@ -1,9 +1,9 @@
 //! Two sets of two ranks on three nodes: agent 10 with ranks 0 and 1, agent 11 with 2 and 3, and
 //! agent 12 with nobody.
 
-pub(crate) mod carried;
 pub(crate) mod fences;
-pub(crate) mod lines;
+pub(crate) mod images;
+pub(crate) mod piggybacked;
 
 use crate::coordinator::determinants::*;
 use rustbtl_coordination::control::ReplayBlocker;
@@ -35,16 +35,16 @@ fn job(agents: &[u64]) -> Determinants {
     for rank in 0..4 {
         let (rank, size, pid) = (PeerId(rank), 4, 1);
         let guardian = FromNode::Guardian { rank, size, pid, incarnation: FIRST };
-        assert!(!all.hear(10 + u64::from(rank.0) / 2, &guardian));
-        assert!(!all.hear(10, &hello(rank.0, rank.0 / 2 * 2, FIRST)), "others need it, too");
+        assert!(!all.handle(10 + u64::from(rank.0) / 2, &guardian));
+        assert!(!all.handle(10, &hello(rank.0, rank.0 / 2 * 2, FIRST)), "others need it, too");
     }
     all.take_out();
     all
 }
 
 fn determinant(place: u32) -> Determinant {
-    let question = NondetCall::requests(CallKind::WaitAny, 9);
-    Determinant::Outcome { call: question, outcome: Outcome::Requests(vec![place]) }
+    let call = NondetCall::requests(CallKind::WaitAny, 9);
+    Determinant::Outcome { call, outcome: Outcome::Requests(vec![place]) }
 }
 
 /// `rank` has recorded these, from its number `from` on, at these places.
@@ -58,15 +58,15 @@ fn recorded(rank: u32, incarnation: Incarnation, from: u64, places: &[u64]) -> F
 }
 
 fn stable(out: &[Out]) -> Vec<(u32, u64)> {
-    let told = |out: &Out| match out {
+    let messages = |out: &Out| match out {
         Out::Rank(rank, ToRank::Stable { upto, .. }) => Some((rank.0, *upto)),
         _ => None,
     };
-    out.iter().filter_map(told).collect()
+    out.iter().filter_map(messages).collect()
 }
 
-/// What goes to which keeper: the places.
-fn kept(out: &[Out]) -> Vec<(u64, Vec<u64>)> {
+/// What is sent to which replica: the places.
+fn replicated(out: &[Out]) -> Vec<(u64, Vec<u64>)> {
     let sent = |out: &Out| match out {
         Out::Agent(agent, ToNode::StoreDeterminants { batch }) => {
             let records = DeterminantBatch::decode(batch).unwrap().records;
@@ -78,19 +78,23 @@ fn kept(out: &[Out]) -> Vec<(u64, Vec<u64>)> {
 }
 
 fn ack(all: &mut Determinants, agent: u64, incarnation: Incarnation, upto: u64) -> Vec<Out> {
-    assert!(all.hear(agent, &FromNode::DeterminantsReplicated { set: SET, incarnation, upto }));
+    assert!(all.handle(agent, &FromNode::DeterminantsReplicated { set: SET, incarnation, upto }));
     all.take_out()
 }
 
 #[test]
 fn nothing_is_stable_before_all_that_is_before_it_and_before_it_is_kept_on_another_node() {
     let mut all = job(&[10, 11, 12]);
-    assert!(all.hear(10, &recorded(0, FIRST, 0, &[1, 2])));
+    assert!(all.handle(10, &recorded(0, FIRST, 0, &[1, 2])));
     let out = all.take_out();
-    assert_eq!((stable(&out), kept(&out)), (vec![], vec![(11, vec![])]), "place 0 is missing");
-    assert!(all.hear(10, &recorded(1, FIRST, 0, &[0])));
+    assert_eq!(
+        (stable(&out), replicated(&out)),
+        (vec![], vec![(11, vec![])]),
+        "place 0 is missing"
+    );
+    assert!(all.handle(10, &recorded(1, FIRST, 0, &[0])));
     let out = all.take_out();
-    assert_eq!((stable(&out), kept(&out)), (vec![], vec![(11, vec![0, 1, 2])]));
+    assert_eq!((stable(&out), replicated(&out)), (vec![], vec![(11, vec![0, 1, 2])]));
     assert_eq!(stable(&ack(&mut all, 11, FIRST, 2)), [(0, 2), (1, 2)]);
     // Rank 1 has nothing more to wait for.
     assert_eq!(stable(&ack(&mut all, 11, FIRST, 3)), [(0, 3)]);
@@ -98,107 +102,103 @@ fn nothing_is_stable_before_all_that_is_before_it_and_before_it_is_kept_on_anoth
 }
 
 #[test]
-fn with_one_node_the_coordinator_keeps_them_and_says_so() {
+fn with_one_node_the_coordinator_has_them_and_reports_it() {
     let mut all = job(&[10]);
-    all.hear(10, &recorded(0, FIRST, 0, &[0]));
+    all.handle(10, &recorded(0, FIRST, 0, &[0]));
     assert_eq!(stable(&all.take_out()), [(0, 1)]);
     let mut all = job(&[10, 11]);
-    all.hear(10, &recorded(0, FIRST, 0, &[0]));
+    all.handle(10, &recorded(0, FIRST, 0, &[0]));
     all.take_out();
     all.agent_gone(11);
     let out = all.take_out();
     assert_eq!(stable(&out), [(0, 1)]);
-    let said =
+    let reported =
         |out: &Out| matches!(out, Out::Log(event) if event["kept_by"] == "the coordinator alone");
-    assert!(out.iter().any(said), "{out:?}");
+    assert!(out.iter().any(reported), "{out:?}");
 }
 
 #[test]
-fn a_keeper_that_goes_or_refuses_is_replaced_and_the_new_one_gets_all() {
+fn a_replica_that_is_lost_or_refuses_is_replaced_and_the_new_one_gets_all() {
     let mut all = job(&[10, 11, 12]);
-    all.hear(10, &recorded(0, FIRST, 0, &[0]));
+    all.handle(10, &recorded(0, FIRST, 0, &[0]));
     ack(&mut all, 11, FIRST, 1);
-    all.hear(10, &recorded(0, FIRST, 1, &[1]));
+    all.handle(10, &recorded(0, FIRST, 1, &[1]));
     all.take_out();
     let reason = String::new();
-    assert!(all.hear(11, &FromNode::DeterminantsNotReplicated { set: SET, reason }));
+    assert!(all.handle(11, &FromNode::DeterminantsNotReplicated { set: SET, reason }));
     let out = all.take_out();
-    assert_eq!((stable(&out), kept(&out)), (vec![], vec![(12, vec![0, 1])]));
+    assert_eq!((stable(&out), replicated(&out)), (vec![], vec![(12, vec![0, 1])]));
     assert_eq!(stable(&ack(&mut all, 12, FIRST, 2)), [(0, 2)]);
     // The set's own agent is none.
     all.agent_gone(12);
-    assert_eq!(kept(&all.take_out()), []);
+    assert_eq!(replicated(&all.take_out()), []);
 }
 
 #[test]
-fn a_set_that_moves_to_its_keepers_node_gets_another_keeper() {
+fn a_set_that_moves_to_the_node_of_its_replica_gets_another_replica() {
     let mut all = job(&[10, 11, 12]);
-    all.hear(10, &recorded(0, FIRST, 0, &[0]));
+    all.handle(10, &recorded(0, FIRST, 0, &[0]));
     ack(&mut all, 11, FIRST, 1);
     let (rank, size, pid) = (PeerId(0), 4, 1);
-    all.hear(11, &FromNode::Guardian { rank, size, pid, incarnation: FIRST });
+    all.handle(11, &FromNode::Guardian { rank, size, pid, incarnation: FIRST });
     let out = all.take_out();
-    assert_eq!(kept(&out), [(12, vec![0])]);
+    assert_eq!(replicated(&out), [(12, vec![0])]);
     assert!(out.contains(&Out::Agent(11, ToNode::DropDeterminants { set: SET })));
 }
 
 #[test]
-fn what_is_said_again_is_answered_again_and_kept_once() {
+fn what_is_sent_again_is_answered_again_and_replicated_once() {
     let mut all = job(&[10, 11]);
-    all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
+    all.handle(10, &recorded(0, FIRST, 0, &[0, 1]));
     ack(&mut all, 11, FIRST, 2);
     let ready = FromNode::Rank { rank: PeerId(0), message: FromRank::Ready {} };
-    assert!(!all.hear(10, &ready));
+    assert!(!all.handle(10, &ready));
     assert_eq!(all.take_out(), [Out::Rank(PeerId(0), ToRank::ResendDeterminants {})]);
-    all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
+    all.handle(10, &recorded(0, FIRST, 0, &[0, 1]));
     let out = all.take_out();
-    assert_eq!((stable(&out), kept(&out)), (vec![(0, 2)], vec![]));
+    assert_eq!((stable(&out), replicated(&out)), (vec![(0, 2)], vec![]));
 }
 
 #[test]
-fn a_line_covers_what_its_clocks_say_at_the_keepers_too() {
+fn a_checkpoint_covers_what_is_before_its_clocks_at_the_replicas_too() {
     let mut all = job(&[10, 11]);
-    all.hear(10, &recorded(0, FIRST, 5, &[0, 1]));
-    all.hear(10, &recorded(1, FIRST, 8, &[2]));
-    let line = CheckpointId(3);
+    all.handle(10, &recorded(0, FIRST, 5, &[0, 1]));
+    all.handle(10, &recorded(1, FIRST, 8, &[2]));
+    let checkpoint = CheckpointId(3);
     for (rank, clock) in [(0, 6), (1, 9)] {
-        let message = FromRank::EventClock {
-            checkpoint: line,
-            clock,
-            incarnation: Incarnation(0),
-            recorded: 0,
-        };
-        assert!(all.hear(10, &FromNode::Rank { rank: PeerId(rank), message }));
+        let message =
+            FromRank::EventClock { checkpoint, clock, incarnation: Incarnation(0), recorded: 0 };
+        assert!(all.handle(10, &FromNode::Rank { rank: PeerId(rank), message }));
     }
     all.take_out();
-    all.trim(PeerId(0), line);
-    all.trim(PeerId(1), line);
+    all.trim(PeerId(0), checkpoint);
+    all.trim(PeerId(1), checkpoint);
     let out = all.take_out();
     let less = |out: &Out| match out {
         Out::Agent(agent, ToNode::TrimDeterminants { clocks, .. }) => Some((*agent, clocks.len())),
         _ => None,
     };
     assert_eq!(out.iter().filter_map(less).collect::<Vec<_>>(), [(11, 2)], "once for the set");
-    let told = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
+    let messages = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
     let numbers = |(_, message): &(PeerId, ToRank)| match message {
         ToRank::Replay { at: 1, bytes, .. } => {
             rank_batch::read_numbered(bytes).unwrap().iter().map(|n| n.number).collect()
         }
         other => panic!("{other:?}"),
     };
-    assert_eq!(told.iter().map(numbers).collect::<Vec<Vec<u64>>>(), [vec![6], vec![]]);
+    assert_eq!(messages.iter().map(numbers).collect::<Vec<Vec<u64>>>(), [vec![6], vec![]]);
 }
 
 #[test]
-fn a_set_that_goes_back_gets_a_beginning_of_its_order_and_waits_until_that_is_kept_again() {
+fn a_set_in_rollback_gets_a_prefix_of_its_order_and_waits_until_that_is_replicated_again() {
     let mut all = job(&[10, 11, 12]);
-    all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
-    all.hear(10, &recorded(1, FIRST, 0, &[3]));
+    all.handle(10, &recorded(0, FIRST, 0, &[0, 1]));
+    all.handle(10, &recorded(1, FIRST, 0, &[3]));
     all.take_out();
     let next = Incarnation(1);
-    assert!(!all.without.contains(&SET));
-    let told = all.replay(SET, next, &[PeerId(0), PeerId(1)]);
-    let sent = |at: usize| match &told[at] {
+    assert!(!all.not_replayable.contains(&SET));
+    let messages = all.replay(SET, next, &[PeerId(0), PeerId(1)]);
+    let sent = |at: usize| match &messages[at] {
         (rank, ToRank::Replay { incarnation, at: 2, bytes }) if *incarnation == next => {
             (rank.0, rank_batch::read_numbered(bytes).unwrap().len())
         }
@@ -208,155 +208,158 @@ fn a_set_that_goes_back_gets_a_beginning_of_its_order_and_waits_until_that_is_ke
     assert_eq!([sent(0), sent(1)], [(0, 2), (1, 0)]);
     all.replayed(SET);
     let out = all.take_out();
-    assert_eq!((stable(&out), kept(&out)), (vec![], vec![(11, vec![0, 1])]));
-    // The dead say nothing that counts.
-    all.hear(10, &recorded(0, FIRST, 2, &[2]));
+    assert_eq!((stable(&out), replicated(&out)), (vec![], vec![(11, vec![0, 1])]));
+    // Reports of the failed incarnation do not count.
+    all.handle(10, &recorded(0, FIRST, 2, &[2]));
     assert_eq!(stable(&ack(&mut all, 11, FIRST, 3)), []);
     assert_eq!(stable(&ack(&mut all, 11, next, 2)), [(0, 2), (1, 2)]);
-    all.hear(10, &recorded(1, next, 0, &[2]));
-    assert_eq!(kept(&all.take_out()), [(11, vec![2])]);
+    all.handle(10, &recorded(1, next, 0, &[2]));
+    assert_eq!(replicated(&all.take_out()), [(11, vec![2])]);
     assert_eq!(stable(&ack(&mut all, 11, next, 3)), [(1, 3)]);
 }
 
 #[test]
-fn what_is_too_long_for_a_message_is_handed_back_in_pieces() {
+fn what_is_too_long_for_a_message_is_sent_in_pieces() {
     let mut all = job(&[10, 11]);
     let places: Vec<u64> = (0..1_200_000).collect();
     for (piece, places) in places.chunks(400_000).enumerate() {
-        all.hear(10, &recorded(0, FIRST, piece as u64 * 400_000, places));
+        all.handle(10, &recorded(0, FIRST, piece as u64 * 400_000, places));
     }
-    let told = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
+    let messages = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
     let mut numbers = Vec::new();
-    for (rank, message) in &told {
+    for (rank, message) in &messages {
         let ToRank::Replay { bytes, .. } = message else { panic!("{message:?}") };
         assert!(bytes.len() < REPLAY_BYTES + 100);
         let read = rank_batch::read_numbered(bytes).unwrap();
         assert!(rank.0 == 0 || read.is_empty());
         numbers.extend(read.iter().map(|numbered| numbered.number));
     }
-    assert!(told.len() > 2 && numbers == places);
+    assert!(messages.len() > 2 && numbers == places);
 }
 
 #[test]
-fn a_set_that_cannot_count_together_cannot_go_back_alone() {
+fn a_set_that_cannot_count_together_cannot_be_rolled_back_alone() {
     let mut all = job(&[10]);
     let message =
         FromRank::NotReplayable { reason: "no shared memory".into(), blocker: ReplayBlocker::Set };
-    assert!(all.hear(10, &FromNode::Rank { rank: PeerId(2), message }));
-    assert!(!all.without.contains(&SET) && all.without.contains(&SetId(2)));
+    assert!(all.handle(10, &FromNode::Rank { rank: PeerId(2), message }));
+    assert!(!all.not_replayable.contains(&SET) && all.not_replayable.contains(&SetId(2)));
 }
 
 #[test]
-fn a_job_that_cannot_be_repeated_and_goes_back_as_a_whole_is_told_nothing_of_what_is_recorded() {
+fn a_job_that_cannot_replay_and_is_rolled_back_as_a_whole_is_sent_no_determinants() {
     let mut all = job(&[10, 11]);
-    all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
+    all.handle(10, &recorded(0, FIRST, 0, &[0, 1]));
     let message = FromRank::NotReplayable {
         reason: "one-sided communication".into(),
         blocker: ReplayBlocker::Set,
     };
-    all.hear(10, &FromNode::Rank { rank: PeerId(0), message });
-    let told = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
+    all.handle(10, &FromNode::Rank { rank: PeerId(0), message });
+    let messages = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
     let nothing = |message: &ToRank| match message {
         ToRank::Replay { at: 0, bytes, .. } => bytes.is_empty(),
         _ => false,
     };
-    assert!(told.len() == 2 && told.iter().all(|(_, message)| nothing(message)), "{told:?}");
+    assert!(
+        messages.len() == 2 && messages.iter().all(|(_, message)| nothing(message)),
+        "{messages:?}"
+    );
 }
 
 #[test]
-fn damage_is_noted_and_changes_nothing() {
+fn damage_is_logged_and_changes_nothing() {
     let mut all = job(&[10]);
     let (incarnation, from, bytes) = (FIRST, 0, vec![0, 99]);
     let message = FromRank::Determinants { incarnation, from, bytes };
-    assert!(all.hear(10, &FromNode::Rank { rank: PeerId(0), message }));
+    assert!(all.handle(10, &FromNode::Rank { rank: PeerId(0), message }));
     assert!(matches!(&all.take_out()[..], [Out::Log(event)] if event["event"] == "protocol_error"));
 }
 
 /// What another coordinator would read.
-fn noted(out: &[Out], notes: &mut Vec<DeterminantBatch>) {
+fn persisted(out: &[Out], batches: &mut Vec<DeterminantBatch>) {
     for out in out {
         match out {
-            Out::Note(_, batch) => notes.push(DeterminantBatch::decode(batch).unwrap()),
-            Out::NoteAnew(_, batch) => *notes = vec![DeterminantBatch::decode(batch).unwrap()],
+            Out::Persist(_, batch) => batches.push(DeterminantBatch::decode(batch).unwrap()),
+            Out::PersistAll(_, batch) => *batches = vec![DeterminantBatch::decode(batch).unwrap()],
             _ => {}
         }
     }
 }
 
 #[test]
-fn what_is_told_to_be_stable_is_noted_before_and_another_coordinator_hands_it_back() {
+fn what_is_reported_stable_is_persisted_before_and_another_coordinator_replays_it() {
     let mut all = Determinants::new(0);
-    all.keep_notes();
-    all.hear(10, &hello(0, 0, FIRST));
-    all.hear(10, &hello(1, 0, FIRST));
-    let mut notes = Vec::new();
-    noted(&all.take_out(), &mut notes);
-    // Place 2 came, 1 did not: that is not told, and not noted.
-    all.hear(10, &recorded(0, FIRST, 0, &[0, 2]));
+    all.enable_persistence();
+    all.handle(10, &hello(0, 0, FIRST));
+    all.handle(10, &hello(1, 0, FIRST));
+    let mut batches = Vec::new();
+    persisted(&all.take_out(), &mut batches);
+    // Place 2 is here, 1 is not: that is neither reported nor persisted.
+    all.handle(10, &recorded(0, FIRST, 0, &[0, 2]));
     let out = all.take_out();
     let at = |what: fn(&Out) -> bool| out.iter().position(what).unwrap();
-    let note = at(|out| matches!(out, Out::Note(..)));
+    let note = at(|out| matches!(out, Out::Persist(..)));
     assert!(note < at(|out| matches!(out, Out::Rank(_, ToRank::Stable { upto: 1, .. }))));
-    noted(&out, &mut notes);
-    assert_eq!(notes.last().map(|batch| batch.upto), Some(1));
+    persisted(&out, &mut batches);
+    assert_eq!(batches.last().map(|batch| batch.upto), Some(1));
 
-    // Killed. Ranks say everything again that they do not know to be stable.
+    // Killed. Ranks send everything again that was not reported stable to them.
     let mut all = Determinants::new(0);
-    all.keep_notes();
-    all.resume(notes.clone());
-    noted(&all.take_out(), &mut notes);
-    assert_eq!(notes.len(), 1, "in one piece");
+    all.enable_persistence();
+    all.resume(batches.clone());
+    persisted(&all.take_out(), &mut batches);
+    assert_eq!(batches.len(), 1, "in one piece");
     for rank in [0, 1] {
-        all.hear(10, &hello(rank, 0, FIRST));
+        all.handle(10, &hello(rank, 0, FIRST));
         let message = FromRank::Ready {};
-        assert!(!all.hear(10, &FromNode::Rank { rank: PeerId(rank), message }));
+        assert!(!all.handle(10, &FromNode::Rank { rank: PeerId(rank), message }));
         let out = all.take_out();
         assert!(
             matches!(out[..], [Out::Rank(of, ToRank::ResendDeterminants {})] if of == PeerId(rank))
         );
     }
-    all.hear(10, &recorded(0, FIRST, 0, &[0, 2]));
+    all.handle(10, &recorded(0, FIRST, 0, &[0, 2]));
     assert_eq!(stable(&all.take_out()), [(0, 1)]);
-    all.hear(10, &recorded(1, FIRST, 0, &[1]));
+    all.handle(10, &recorded(1, FIRST, 0, &[1]));
     let out = all.take_out();
     assert_eq!(stable(&out), [(0, 3), (1, 3)]);
-    noted(&out, &mut notes);
+    persisted(&out, &mut batches);
 
-    // Killed again, and the set goes back.
+    // Killed again, and the set is rolled back.
     let mut all = Determinants::new(0);
-    all.resume(notes);
-    let told = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
+    all.resume(batches);
+    let messages = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
     let numbers = |bytes: &[u8]| rank_batch::read_numbered(bytes).unwrap().len();
-    let told = told.iter().map(|(rank, message)| match message {
+    let messages = messages.iter().map(|(rank, message)| match message {
         ToRank::Replay { at: 3, bytes, .. } => (rank.0, numbers(bytes)),
         other => panic!("{other:?}"),
     });
-    assert_eq!(told.collect::<Vec<_>>(), [(0, 2), (1, 1)]);
+    assert_eq!(messages.collect::<Vec<_>>(), [(0, 2), (1, 1)]);
 }
 
 #[test]
-fn what_a_line_covers_is_not_noted_any_more_and_places_stay_the_same() {
+fn what_a_checkpoint_covers_is_not_persisted_any_more_and_places_stay_the_same() {
     let mut all = Determinants::new(0);
-    all.keep_notes();
-    all.hear(10, &hello(0, 0, FIRST));
-    all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
+    all.enable_persistence();
+    all.handle(10, &hello(0, 0, FIRST));
+    all.handle(10, &recorded(0, FIRST, 0, &[0, 1]));
     let message = FromRank::EventClock {
         checkpoint: CheckpointId(1),
         clock: 2,
         incarnation: Incarnation(0),
         recorded: 0,
     };
-    all.hear(10, &FromNode::Rank { rank: PeerId(0), message });
-    all.hear(10, &recorded(0, FIRST, 2, &[2]));
+    all.handle(10, &FromNode::Rank { rank: PeerId(0), message });
+    all.handle(10, &recorded(0, FIRST, 2, &[2]));
     assert_eq!(all.clocks().collect::<Vec<_>>(), [(CheckpointId(1), PeerId(0), 2)]);
     all.trim(PeerId(0), CheckpointId(1));
-    let mut notes = Vec::new();
-    noted(&all.take_out(), &mut notes);
-    let records: Vec<u64> = notes[0].records.iter().map(|record| record.at).collect();
-    assert_eq!((notes.len(), notes[0].upto, records), (1, 3, vec![2]));
+    let mut batches = Vec::new();
+    persisted(&all.take_out(), &mut batches);
+    let records: Vec<u64> = batches[0].records.iter().map(|record| record.at).collect();
+    assert_eq!((batches.len(), batches[0].upto, records), (1, 3, vec![2]));
     let mut all = Determinants::new(0);
-    all.resume(notes);
-    all.hear(10, &hello(0, 0, FIRST));
-    all.hear(10, &recorded(0, FIRST, 3, &[3]));
+    all.resume(batches);
+    all.handle(10, &hello(0, 0, FIRST));
+    all.handle(10, &recorded(0, FIRST, 3, &[3]));
     assert_eq!(stable(&all.take_out()), [(0, 4)]);
 }

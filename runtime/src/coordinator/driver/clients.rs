@@ -1,4 +1,4 @@
-//! The `rustbtl` command: who may ask, and what is answered.
+//! Connections of the `rustbtl` command: who may connect, and what is answered.
 
 use crate::coordinator::driver::event_loop::{Agent, Coordinator, STATUS_PATIENCE};
 use crate::link::Link;
@@ -19,13 +19,13 @@ impl Coordinator {
         }
     }
 
-    pub(crate) fn hear_client(&mut self, id: u64) {
+    pub(crate) fn handle_client(&mut self, id: u64) {
         let Some(link) = self.clients.get_mut(&id) else { return };
         let mut open = link.flush().is_ok() & link.read().is_ok();
         loop {
             let Some(link) = self.clients.get_mut(&id) else { return };
             match link.next_message::<Request>() {
-                Ok(Some(request)) => self.obey_client(id, &request),
+                Ok(Some(request)) => self.handle_request(id, &request),
                 Ok(None) => break,
                 Err(_) => {
                     open = false;
@@ -35,16 +35,16 @@ impl Coordinator {
         }
         if !open {
             self.clients.remove(&id);
-            self.curious.retain(|(client, _)| *client != id);
+            self.status_waiters.retain(|(client, _)| *client != id);
             self.job.client_gone(id);
         }
     }
 
-    pub(crate) fn obey_client(&mut self, id: u64, request: &Request) {
+    pub(crate) fn handle_request(&mut self, id: u64, request: &Request) {
         match *request {
             Request::Status {} => {
                 self.job.ask_for_logs();
-                self.curious.push((id, Instant::now() + STATUS_PATIENCE));
+                self.status_waiters.push((id, Instant::now() + STATUS_PATIENCE));
             }
             Request::Checkpoint { all, wait, then_exit } => {
                 self.events.write(json!({
@@ -56,18 +56,18 @@ impl Coordinator {
         self.carry_out();
     }
 
-    /// Clients that have waited long enough, or for whom all is known.
-    pub(crate) fn satisfy(&mut self) {
+    /// Answers clients that have waited long enough, or for whom all is known.
+    pub(crate) fn answer_status(&mut self) {
         let (now, known) = (Instant::now(), self.job.all_logs_known());
         let done: Vec<u64> = self
-            .curious
+            .status_waiters
             .extract_if(.., |(_, until)| known || *until <= now)
             .map(|(client, _)| client)
             .collect();
         if done.is_empty() {
             return;
         }
-        let node = |agent: &Agent| (agent.node.clone(), agent.pid, agent.heard.elapsed());
+        let node = |agent: &Agent| (agent.node.clone(), agent.pid, agent.last_heard.elapsed());
         let nodes: Vec<_> = self.agents.values().map(node).collect();
         let json = self.job.status(&nodes).to_string();
         for client in done {

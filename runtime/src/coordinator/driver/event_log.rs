@@ -1,5 +1,5 @@
-//! What happened to a job, a line of JSON each: `DIR/JOB/events.jsonl`, or in mpirun's session
-//! directory.
+//! The events of a job, one JSON document a text line: `DIR/JOB/events.jsonl`, or in mpirun's
+//! session directory.
 
 use crate::coordinator::driver::clock::unix_ms;
 use crate::coordinator::job::config::JobConfig;
@@ -14,22 +14,22 @@ use std::path::PathBuf;
 /// Of names and fields (docs/events.md).
 const EVENTS_VERSION: u32 = 2;
 
-/// The file, if there is a place for it. A job does not fail for want of it.
+/// The file, if there is a folder for it. A job does not fail without it.
 pub struct Events(Option<File>);
 
 impl Events {
     /// In the job's folder, or in mpirun's.
-    pub fn open(setup: &JobConfig, job: &str) -> Self {
+    pub fn open(config: &JobConfig, job: &str) -> Self {
         let place = |folder: &PathBuf| folder.join(job).join(EVENTS);
-        let lines = setup.directory.as_ref().map(place);
-        let session = setup.log.as_ref().map(|folder| folder.join(format!("rustbtl-{job}.jsonl")));
-        // Where it outlives a job that has no directory.
+        let own = config.directory.as_ref().map(place);
+        let session = config.log.as_ref().map(|folder| folder.join(format!("rustbtl-{job}.jsonl")));
+        // Where it outlives a job without a directory.
         let chosen = std::env::var_os("RUSTBTL_EVENTS").map(PathBuf::from);
         let chosen = chosen.map(|folder| folder.join(format!("rustbtl-{job}.jsonl")));
         let mut options = File::options();
         options.append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        let file = lines.or(chosen).or(session).and_then(|path| options.open(path).ok());
-        // As long as this process lives; who cleans up after a job asks for it.
+        let file = own.or(chosen).or(session).and_then(|path| options.open(path).ok());
+        // Locked as long as this process lives: cleanup after a job checks the lock.
         if let Some(file) = &file {
             let _ = crate::os::lock(file, false);
         }

@@ -1,8 +1,8 @@
 //! `rustbtl coordinator`: the one process per job, started by mpirun's component. It knows which
-//! ranks are where, orders lines, writes their manifests, and answers the `rustbtl` command.
+//! ranks are where, orders checkpoints, writes their manifests, and answers the `rustbtl` command.
 //!
 //! ```text
-//! mpirun ── stdin: setup, then "lost NODE", "checkpoint stay|exit" …; ends with the job ──> coord.
+//! mpirun ── stdin: configuration, then "lost NODE", "checkpoint stay|exit" …; ends with it ──>
 //!        <── stdout: "ok PORT JOB SECRET" or "error …"; then "end": the job is to end, and of
 //!            lost nodes "recovered", or "fail TEXT": the job is to end with an error; "print …":
 //!            output of a rank that has no daemon ──
@@ -10,14 +10,14 @@
 //! rustbtl ── Unix socket in the user's private directory ──>
 //! ```
 
-use crate::agent::BEAT;
-use crate::auth::{Host, Progress, Secret, Stranger};
+use crate::agent::HEARTBEAT_INTERVAL;
+use crate::auth::{Host, Progress, Secret, UnauthenticatedPeer};
 use crate::coordinator::determinants::{Determinants, Out};
 use crate::coordinator::driver::clock::unix_ms;
 use crate::coordinator::driver::event_log::Events;
-use crate::coordinator::driver::failover_store::Memory;
+use crate::coordinator::driver::failover_store::FailoverStore;
 use crate::coordinator::driver::manifest_writer::{Done, ManifestWriter, Report};
-use crate::coordinator::driver::mpirun_pipe::{self, tell_mpirun};
+use crate::coordinator::driver::mpirun_pipe::{self, send_to_mpirun};
 use crate::coordinator::driver::rank_links::Direct;
 pub(crate) use crate::coordinator::job::state::{Effect, Job};
 use crate::coordinator::job::tables::mpirun_orders::{MpirunOrder, to_mpirun};
@@ -35,18 +35,18 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How long a stranger may take to prove that it belongs to the job.
-const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
-/// Where a frame waits for its answers the coordinator does not sleep at once: to be
-/// woken takes longer than all of the rest. Others get the processor when they want it.
+/// How long an unauthenticated peer may take to prove that it belongs to the job.
+const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(5);
+/// While a frame waits for its answers the coordinator does not sleep at once: to be woken takes
+/// longer than all of the rest. Others get the processor when they want it.
 const AWAKE: Duration = Duration::from_micros(60);
-/// Strangers at a time; further ones wait in the kernel's queue.
-const STRANGERS_MAX: usize = 64;
-/// Quiescence of an agent after which a word is said about it.
+/// Unauthenticated peers at a time; further ones wait in the kernel's queue.
+const UNAUTHENTICATED_MAX: usize = 64;
+/// An agent without a message for this long is reported.
 const AGENT_SILENCE: Duration = Duration::from_secs(5);
-/// How long a question about the ranks' logs may take.
+/// How long ranks may take to report their logs.
 pub(crate) const STATUS_PATIENCE: Duration = Duration::from_millis(300);
-/// For the guardian of a life of a rank that is over.
+/// For the guardian of an earlier incarnation of a rank.
 const ELSEWHERE: &str = "this rank was started again on another node";
 
 pub(crate) struct Agent {
@@ -54,7 +54,7 @@ pub(crate) struct Agent {
     /// Known from its first message.
     pub(crate) node: String,
     pub(crate) pid: u32,
-    pub(crate) heard: Instant,
+    pub(crate) last_heard: Instant,
     silent: bool,
 }
 
@@ -63,25 +63,25 @@ pub(crate) struct Coordinator {
     pub(crate) started: Instant,
     pub(crate) job: Job,
     pub(crate) determinants: Determinants,
-    /// For tests: a folder with what the ranks of an earlier life have recorded.
+    /// For tests: a folder with what the ranks of an earlier job have recorded.
     pub(crate) journals: Option<PathBuf>,
     pub(crate) events: Events,
-    /// For a coordinator that comes after this one.
-    pub(crate) memory: Option<Memory>,
-    pub(crate) storer: ManifestWriter,
+    /// For a failover.
+    pub(crate) failover_store: Option<FailoverStore>,
+    pub(crate) manifest_writer: ManifestWriter,
     pub(crate) listener: TcpListener,
     pub(crate) commands: UnixListener,
     pub(crate) socket: PathBuf,
-    pub(crate) strangers: Vec<Stranger>,
+    pub(crate) unauthenticated: Vec<UnauthenticatedPeer>,
     pub(crate) agents: BTreeMap<u64, Agent>,
     pub(crate) direct: Direct,
     /// The agent of each rank.
     pub(crate) home: BTreeMap<PeerId, u64>,
-    /// From mpirun, and not yet a whole line.
-    pub(crate) mpirun: crate::coordinator::driver::mpirun_pipe::Words,
+    /// Bytes from mpirun that are not a whole text line yet.
+    pub(crate) mpirun: crate::coordinator::driver::mpirun_pipe::MpirunInput,
     pub(crate) clients: BTreeMap<u64, Link>,
-    /// Clients that wait for what the ranks say about their logs.
-    pub(crate) curious: Vec<(u64, Instant)>,
+    /// Clients that wait until the ranks have reported their logs.
+    pub(crate) status_waiters: Vec<(u64, Instant)>,
     pub(crate) next: u64,
     pub(crate) beat: u64,
 }
@@ -99,7 +99,7 @@ pub fn run() -> Result<(), String> {
             Ok(())
         }
         Err(problem) => {
-            tell_mpirun(&format!("{} {}", to_mpirun::ERROR, problem.replace('\n', " ")));
+            send_to_mpirun(&format!("{} {}", to_mpirun::ERROR, problem.replace('\n', " ")));
             Err(problem)
         }
     }
@@ -115,31 +115,40 @@ impl Coordinator {
         self.next
     }
 
-    /// When there is something to do even if nobody says anything.
+    /// When there is something to do even without a message.
     fn deadline(&self, beat_at: Instant) -> Instant {
-        let lines = self.job.next_deadline();
-        let lines = lines.map(|ms| self.started + Duration::from_millis(ms));
-        let strangers = self.strangers.iter().map(|stranger| stranger.until);
-        let curious = self.curious.iter().map(|(_, until)| *until);
-        lines.into_iter().chain(strangers).chain(curious).chain([beat_at]).min().unwrap_or(beat_at)
+        let scheduled = self.job.next_deadline();
+        let scheduled = scheduled.map(|ms| self.started + Duration::from_millis(ms));
+        let unauthenticated = self.unauthenticated.iter().map(|peer| peer.until);
+        let status_waiters = self.status_waiters.iter().map(|(_, until)| *until);
+        scheduled
+            .into_iter()
+            .chain(unauthenticated)
+            .chain(status_waiters)
+            .chain([beat_at])
+            .min()
+            .unwrap_or(beat_at)
     }
 
     fn serve(&mut self, input: &mut BufReader<io::Stdin>) -> io::Result<()> {
         let mut beat_at = Instant::now();
         let mut awake_until = beat_at;
-        // What came with the setup is not to be seen on the pipe.
+        // What came with the configuration is buffered already: poll does not report it.
         if !input.buffer().is_empty() {
-            self.hear_mpirun(input)?;
+            self.read_mpirun(input)?;
         }
         loop {
             let mut poll = Poll::default();
             let mpirun = poll.add(input.get_ref().as_raw_fd(), false);
-            let listener = (self.strangers.len() < STRANGERS_MAX)
+            let listener = (self.unauthenticated.len() < UNAUTHENTICATED_MAX)
                 .then(|| poll.add(self.listener.as_raw_fd(), false));
             let commands = poll.add(self.commands.as_raw_fd(), false);
-            let storer = poll.add(self.storer.fd(), false);
-            let strangers: Vec<usize> =
-                self.strangers.iter().map(|s| poll.add(s.stream().as_raw_fd(), false)).collect();
+            let manifest_writer = poll.add(self.manifest_writer.fd(), false);
+            let unauthenticated: Vec<usize> = self
+                .unauthenticated
+                .iter()
+                .map(|s| poll.add(s.stream().as_raw_fd(), false))
+                .collect();
             let mut add = |link: &Link| poll.add(link.fd(), link.wants_to_write());
             let agents: Vec<(u64, usize)> =
                 self.agents.iter().map(|(&id, agent)| (id, add(&agent.link))).collect();
@@ -155,81 +164,87 @@ impl Coordinator {
                 std::thread::yield_now();
             }
 
-            if poll.is_ready(mpirun) && !self.hear_mpirun(input)? {
+            if poll.is_ready(mpirun) && !self.read_mpirun(input)? {
                 return Ok(());
             }
             let ready = direct.into_iter().filter(|&(_, place)| poll.is_ready(place));
-            if self.hear_direct(ready.map(|(id, _)| id)) {
+            if self.read_rank_links(ready.map(|(id, _)| id)) {
                 awake_until = Instant::now() + AWAKE;
             }
             for (id, place) in agents {
                 if poll.is_ready(place) {
-                    self.hear_agent(id);
+                    self.read_agent(id);
                 }
             }
             for (id, place) in clients {
                 if poll.is_ready(place) {
-                    self.hear_client(id);
+                    self.handle_client(id);
                 }
             }
-            self.drive_strangers(|at| strangers.get(at).is_some_and(|&place| poll.is_ready(place)));
+            self.drive_authentication(|at| {
+                unauthenticated.get(at).is_some_and(|&place| poll.is_ready(place))
+            });
             if listener.is_some_and(|place| poll.is_ready(place)) {
-                self.accept_strangers();
+                self.accept_connections();
             }
             if poll.is_ready(commands) {
                 self.accept_commands();
             }
-            if poll.is_ready(storer) {
-                let done = self.storer.look();
+            if poll.is_ready(manifest_writer) {
+                let done = self.manifest_writer.poll();
                 self.stored(done);
             }
             if Instant::now() >= beat_at {
-                beat_at = Instant::now() + BEAT;
+                beat_at = Instant::now() + HEARTBEAT_INTERVAL;
                 self.beat();
             }
             let now = self.now();
             self.job.tick(now);
             self.carry_out();
-            self.satisfy();
+            self.answer_status();
         }
     }
 
     /// False: it has ended.
-    fn hear_mpirun(&mut self, input: &mut BufReader<io::Stdin>) -> io::Result<bool> {
+    fn read_mpirun(&mut self, input: &mut BufReader<io::Stdin>) -> io::Result<bool> {
         let bytes = input.fill_buf()?;
         let count = bytes.len();
         self.mpirun.add(bytes);
         input.consume(count);
-        while let Some(line) = self.mpirun.next_line() {
+        while let Some(text) = self.mpirun.next_line() {
             let now = self.now();
-            self.job.hear_mpirun(now, &line);
+            self.job.handle_mpirun(now, &text);
             self.carry_out();
         }
         Ok(count > 0)
     }
 
-    fn accept_strangers(&mut self) {
-        while self.strangers.len() < STRANGERS_MAX {
+    fn accept_connections(&mut self) {
+        while self.unauthenticated.len() < UNAUTHENTICATED_MAX {
             let Ok((stream, _)) = self.listener.accept() else { return };
-            self.strangers.extend(Stranger::new(Host::Coordinator, stream, STRANGER_PATIENCE));
+            self.unauthenticated.extend(UnauthenticatedPeer::new(
+                Host::Coordinator,
+                stream,
+                AUTHENTICATION_TIMEOUT,
+            ));
         }
     }
 
-    fn drive_strangers(&mut self, is_ready: impl Fn(usize) -> bool) {
+    fn drive_authentication(&mut self, is_ready: impl Fn(usize) -> bool) {
         let now = Instant::now();
-        for (at, mut stranger) in core::mem::take(&mut self.strangers).into_iter().enumerate() {
+        for (at, mut peer) in core::mem::take(&mut self.unauthenticated).into_iter().enumerate() {
             let progress =
-                if is_ready(at) { stranger.drive(&self.secret) } else { Progress::Waiting };
+                if is_ready(at) { peer.advance(&self.secret) } else { Progress::Waiting };
             match progress {
-                Progress::Proved => {
-                    if let Ok(link) = Link::new(stranger.into_stream()) {
-                        let (node, heard) = (String::new(), Instant::now());
+                Progress::Authenticated => {
+                    if let Ok(link) = Link::new(peer.into_stream()) {
+                        let (node, last_heard) = (String::new(), Instant::now());
                         let id = self.number();
-                        let agent = Agent { link, node, pid: 0, heard, silent: false };
+                        let agent = Agent { link, node, pid: 0, last_heard, silent: false };
                         self.agents.insert(id, agent);
                     }
                 }
-                Progress::Waiting if stranger.until > now => self.strangers.push(stranger),
+                Progress::Waiting if peer.until > now => self.unauthenticated.push(peer),
                 Progress::Waiting => {}
                 Progress::Refused(reason) => {
                     self.events.write(json!({"event": "refused", "reason": reason}));
@@ -238,25 +253,26 @@ impl Coordinator {
         }
     }
 
-    /// Everything that has come is taken in before anybody is answered. True: frames wait for that.
-    fn hear_direct(&mut self, ready: impl Iterator<Item = u64>) -> bool {
-        let mut heard = false;
+    /// Everything that has arrived is handled before anybody is answered. True: frames wait for the
+    /// answer.
+    fn read_rank_links(&mut self, ready: impl Iterator<Item = u64>) -> bool {
+        let mut received = false;
         for id in ready {
-            for message in self.direct.hear(id) {
-                self.determinants.hear(id, &message);
+            for message in self.direct.read(id) {
+                self.determinants.handle(id, &message);
             }
-            heard = true;
+            received = true;
         }
-        if heard {
+        if received {
             self.carry_out_determinants();
         }
         self.direct.waits()
     }
 
-    fn hear_agent(&mut self, id: u64) {
+    fn read_agent(&mut self, id: u64) {
         let now = self.now();
         let Some(agent) = self.agents.get_mut(&id) else { return };
-        (agent.heard, agent.silent) = (Instant::now(), false);
+        (agent.last_heard, agent.silent) = (Instant::now(), false);
         let mut problem = agent.link.flush().and_then(|()| agent.link.read()).err();
         loop {
             let Some(agent) = self.agents.get_mut(&id) else { return };
@@ -276,7 +292,7 @@ impl Coordinator {
                 Ok(Some(FromNode::DirectConnection { rank })) => {
                     if let Some(Agent { link, .. }) = self.agents.remove(&id) {
                         self.direct.add(id, rank, link);
-                        self.hear_direct([id].into_iter());
+                        self.read_rank_links([id].into_iter());
                     }
                     return;
                 }
@@ -296,12 +312,12 @@ impl Coordinator {
                             self.direct.forget(*rank);
                         }
                         if let FromNode::Rank { rank, message } = &message
-                            && let FromRank::NotReplayable { reason, blocker: hinders } = message
+                            && let FromRank::NotReplayable { reason, blocker } = message
                         {
-                            self.job.does_not_record(now, *rank, reason, *hinders);
+                            self.job.mark_not_replayable(now, *rank, reason, *blocker);
                         }
-                        if !self.determinants.hear(id, &message) {
-                            self.job.hear(now, &node, message);
+                        if !self.determinants.handle(id, &message) {
+                            self.job.handle(now, &node, message);
                         }
                         self.carry_out();
                     }
@@ -318,7 +334,7 @@ impl Coordinator {
         }
     }
 
-    /// An agent speaks for the ranks that came to it last.
+    /// An agent may send for the ranks that connected through it last.
     fn speaks_for(&self, id: u64, message: &FromNode) -> bool {
         match message {
             FromNode::Guardian { rank, .. }
@@ -358,14 +374,14 @@ impl Coordinator {
         self.carry_out();
     }
 
-    fn stored(&mut self, (reports, told): Done) {
-        for (rank, message) in told {
+    fn stored(&mut self, (reports, messages): Done) {
+        for (rank, message) in messages {
             self.send_to(rank, &message);
         }
         for report in reports {
-            if let Report::Written(line, written) = report {
+            if let Report::Written(checkpoint, written) = report {
                 let now = self.now();
-                self.job.committed(now, line, written);
+                self.job.committed(now, checkpoint, written);
             }
         }
         self.carry_out();
@@ -379,7 +395,7 @@ impl Coordinator {
             if agent.link.send(&beat).is_err() {
                 lost.push(id);
             }
-            if !agent.silent && agent.heard.elapsed() > AGENT_SILENCE {
+            if !agent.silent && agent.last_heard.elapsed() > AGENT_SILENCE {
                 agent.silent = true;
                 self.events.write(json!({"event": "agent_silent", "node": agent.node}));
             }
@@ -389,21 +405,21 @@ impl Coordinator {
 
     pub(crate) fn carry_out(&mut self) {
         loop {
-            // Ranks are told to record before a line of them is ordered; and of what follows from
-            // determinants for the job nothing stays undone.
+            // Ranks are ordered to record before a checkpoint of them is ordered; and all effects
+            // of determinants on the job are carried out.
             self.carry_out_determinants();
             let Some(effect) = self.job.next_effect() else { return };
-            if self.job.must_remember() {
-                self.remember();
+            if self.job.must_persist() {
+                self.persist();
             }
             match effect {
-                Effect::Replay { set, incarnation, members, anew } => {
-                    let told = if anew {
-                        self.determinants.begin_anew(set, incarnation, &members)
+                Effect::Replay { set, incarnation, members, global } => {
+                    let messages = if global {
+                        self.determinants.begin_without_replay(set, incarnation, &members)
                     } else {
                         self.determinants.replay(set, incarnation, &members)
                     };
-                    for (rank, message) in told {
+                    for (rank, message) in messages {
                         self.send_to(rank, &ToNode::Rank { rank, message });
                     }
                     self.determinants.replayed(set);
@@ -412,21 +428,17 @@ impl Coordinator {
                     self.determinants.fence(set, ran_in, before, asked);
                 }
                 Effect::Send(rank, message) => {
-                    if let ToNode::Rank { message: ToRank::Trim { checkpoint: line }, .. } =
-                        &message
-                    {
-                        self.determinants.trim(rank, *line);
+                    if let ToNode::Rank { message: ToRank::Trim { checkpoint }, .. } = &message {
+                        self.determinants.trim(rank, *checkpoint);
                     }
-                    if let ToNode::Rank {
-                        message: ToRank::Abort { checkpoint: line, .. }, ..
-                    } = &message
+                    if let ToNode::Rank { message: ToRank::Abort { checkpoint, .. }, .. } = &message
                     {
-                        self.determinants.aborted(*line);
+                        self.determinants.aborted(*checkpoint);
                     }
                     if let ToNode::Rank { message: ToRank::Endpoints { .. }, .. } = &message {
-                        self.hand_back_journals();
+                        self.resume_from_journals();
                     }
-                    if let Some((rank, message)) = self.storer.pass(rank, message) {
+                    if let Some((rank, message)) = self.manifest_writer.pass(rank, message) {
                         self.send_to(rank, &message);
                     }
                 }
@@ -438,9 +450,12 @@ impl Coordinator {
                 }
                 Effect::Commit(mut manifest) => {
                     manifest.unix_ms = unix_ms();
-                    self.storer.write(self.job.folder(CheckpointId(manifest.line)), manifest);
+                    self.manifest_writer
+                        .write(self.job.folder(CheckpointId(manifest.checkpoint)), manifest);
                 }
-                Effect::Forget(line) => self.storer.remove(line, self.job.folder(line)),
+                Effect::RemoveManifest(checkpoint) => {
+                    self.manifest_writer.remove(checkpoint, self.job.folder(checkpoint))
+                }
                 Effect::Reply(client, reply) => self.reply(client, &reply),
                 Effect::Mpirun(MpirunOrder::Fail(reason)) => {
                     let whole = format!("{reason}\n{}", self.determinants.account());
@@ -448,8 +463,8 @@ impl Coordinator {
                 }
                 Effect::Mpirun(order) => mpirun_pipe::order(&order),
                 Effect::Log(event) => self.events.write(event),
-                Effect::Tell(text) => say!("{text}"),
-                Effect::DisableProtection => self.let_go(),
+                Effect::NotifyUser(text) => report!("{text}"),
+                Effect::DisableProtection => self.disable_protection(),
             }
         }
     }
@@ -468,43 +483,49 @@ impl Coordinator {
                     }
                 }
                 Out::Log(event) => self.events.write(event),
-                Out::Note(set, batch) => self.keep(|memory| memory.note(set, &batch)),
-                Out::NoteAnew(set, batch) => self.keep(|memory| memory.note_anew(set, &batch)),
+                Out::Persist(set, batch) => {
+                    self.write_failover_store(|store| store.append_determinants(set, &batch))
+                }
+                Out::PersistAll(set, batch) => {
+                    self.write_failover_store(|store| store.replace_determinants(set, &batch))
+                }
                 Out::Fenced(set, incarnation) => self.job.fenced(self.now(), set, incarnation),
-                Out::Hear(id, message) => {
-                    // Without its agent there is no line of this rank any more.
+                Out::Deliver(id, message) => {
+                    // Without its agent there is no checkpoint of this rank any more.
                     if let Some(node) = self.agents.get(&id).map(|agent| agent.node.clone()) {
-                        self.job.hear(self.now(), &node, message);
+                        self.job.handle(self.now(), &node, message);
                     }
                 }
             }
         }
     }
 
-    fn remember(&mut self) {
+    fn persist(&mut self) {
         let mut state = self.job.state();
         let clocks = self.determinants.clocks();
-        state.clocks = clocks.map(|(line, rank, clock)| (line.0, rank.0, clock)).collect();
-        self.keep(|memory| memory.remember(&state));
+        state.clocks =
+            clocks.map(|(checkpoint, rank, clock)| (checkpoint.0, rank.0, clock)).collect();
+        self.write_failover_store(|store| store.write_state(&state));
     }
 
-    /// Half of it would be worse than nothing.
-    fn keep(&mut self, what: impl FnOnce(&mut Memory) -> io::Result<()>) {
-        let Some(memory) = &mut self.memory else { return };
-        if let Err(error) = what(memory) {
+    /// Writes to the failover store. If that fails the store is removed: half of it would be worse
+    /// than nothing.
+    fn write_failover_store(&mut self, what: impl FnOnce(&mut FailoverStore) -> io::Result<()>) {
+        let Some(failover_store) = &mut self.failover_store else { return };
+        if let Err(error) = what(failover_store) {
             let reason = error.to_string();
             self.events.write(json!({"event": "state_persist_failed", "reason": reason}));
-            if let Some(memory) = self.memory.take() {
-                memory.forget();
+            if let Some(failover_store) = self.failover_store.take() {
+                failover_store.remove();
             }
         }
     }
 
-    /// Once, before the first card.
-    fn hand_back_journals(&mut self) {
+    /// Once, before the first endpoint is sent.
+    fn resume_from_journals(&mut self) {
         let Some(folder) = self.journals.take() else { return };
         let read = |rank: PeerId| fs::read(folder.join(rank.to_string())).unwrap_or_default();
-        for (rank, message) in self.determinants.hand_back(read) {
+        for (rank, message) in self.determinants.resume_from_journals(read) {
             self.send_to(rank, &ToNode::Rank { rank, message });
         }
     }
@@ -517,22 +538,22 @@ impl Coordinator {
         }
     }
 
-    fn let_go(&mut self) {
+    fn disable_protection(&mut self) {
         for agent in self.agents.values_mut() {
             let _ = agent.link.send(&ToNode::CoordinatorExits {});
         }
     }
 
-    /// mpirun has ended: leave nothing behind but lines and the list of events.
+    /// mpirun has ended: only checkpoints and the list of events are left.
     fn end(&mut self) {
-        // A line that is complete now makes older ones go.
-        while let Some(done) = self.storer.wait() {
+        // A checkpoint that is complete now makes older ones obsolete.
+        while let Some(done) = self.manifest_writer.wait() {
             self.stored(done);
         }
-        self.let_go();
+        self.disable_protection();
         self.events.write(json!({"event": "end"}));
-        if let Some(memory) = self.memory.take() {
-            memory.forget();
+        if let Some(failover_store) = self.failover_store.take() {
+            failover_store.remove();
         }
         let _ = fs::remove_file(&self.socket);
     }

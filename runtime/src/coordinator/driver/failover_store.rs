@@ -1,11 +1,11 @@
-//! What a coordinator that is started in place of a killed one reads: a folder on mpirun's node.
-//! What is written here survives the death of the process, which is all that it has to
-//! (docs/adr/0011): nothing is synced.
+//! The state that a coordinator after a failover reads: a folder on mpirun's node. What is written
+//! here survives the end of the process, which is all that is needed (docs/adr/0011): nothing is
+//! synced.
 //!
 //! ```text
 //! SESSION/rustbtl-JOB.state/     mode 0700
-//!   state.json                   written as a whole, and then given its name
-//!   determinants-SET             batches, each behind its length
+//!   state.json                   written as a whole under a temporary name, then renamed
+//!   determinants-SET             batches, each after its length
 //! ```
 
 use crate::coordinator::job::tables::persisted::PersistedState;
@@ -21,17 +21,17 @@ use std::path::{Path, PathBuf};
 const STATE: &str = "state.json";
 const DETERMINANTS: &str = "determinants-";
 
-/// The folder, in which this process writes.
-pub struct Memory {
+/// The folder, written by this process.
+pub struct FailoverStore {
     folder: PathBuf,
     files: BTreeMap<SetId, File>,
 }
 
-/// What the coordinator before this one knew.
-pub struct Remembered {
+/// The state of the coordinator before this one.
+pub struct LoadedState {
     /// Of the job.
     pub state: PersistedState,
-    /// Of the sets that record.
+    /// Determinants of the sets that record.
     pub determinants: Vec<Vec<DeterminantBatch>>,
 }
 
@@ -46,7 +46,7 @@ fn options() -> fs::OpenOptions {
     options
 }
 
-impl Memory {
+impl FailoverStore {
     /// An empty one.
     pub fn create(folder: &Path) -> io::Result<Self> {
         match fs::remove_dir_all(folder) {
@@ -57,15 +57,12 @@ impl Memory {
         Ok(Self { folder: folder.to_owned(), files: BTreeMap::new() })
     }
 
-    /// That of the coordinator before this one, and what is in it.
-    ///
-    /// # Errors
-    /// What is wrong with it, for the user.
-    pub fn open(folder: &Path) -> Result<(Self, Remembered), String> {
+    /// Opens that of the coordinator before this one, and reads it.
+    pub fn open(folder: &Path) -> Result<(Self, LoadedState), String> {
         let shown = folder.display();
         os::private_directory(folder).map_err(|error| format!("{shown}: {error}"))?;
         let text = fs::read(folder.join(STATE))
-            .map_err(|error| format!("{shown}/{STATE}, what it had written down: {error}"))?;
+            .map_err(|error| format!("{shown}/{STATE}, its persisted state: {error}"))?;
         let state: PersistedState = serde_json::from_slice(&text)
             .map_err(|error| format!("{shown}/{STATE} makes no sense: {error}"))?;
         let entries = fs::read_dir(folder).map_err(|error| format!("{shown}: {error}"))?;
@@ -79,12 +76,12 @@ impl Memory {
                 .map_err(|reason| format!("{} makes no sense: {reason}", path.display()))?;
             determinants.push(batches);
         }
-        let memory = Self { folder: folder.to_owned(), files: BTreeMap::new() };
-        Ok((memory, Remembered { state, determinants }))
+        let failover_store = Self { folder: folder.to_owned(), files: BTreeMap::new() };
+        Ok((failover_store, LoadedState { state, determinants }))
     }
 
-    /// In place of the state that was written before.
-    pub fn remember(&mut self, state: &PersistedState) -> io::Result<()> {
+    /// Replaces the state.
+    pub fn write_state(&mut self, state: &PersistedState) -> io::Result<()> {
         self.replace(STATE, &serde_json::to_vec(state).map_err(io::Error::other)?)
     }
 
@@ -94,8 +91,8 @@ impl Memory {
         fs::rename(draft, self.folder.join(name))
     }
 
-    /// Behind what is noted of this set.
-    pub fn note(&mut self, set: SetId, batch: &[u8]) -> io::Result<()> {
+    /// Appends to the determinants of this set.
+    pub fn append_determinants(&mut self, set: SetId, batch: &[u8]) -> io::Result<()> {
         if !self.files.contains_key(&set) {
             let path = self.folder.join(format!("{DETERMINANTS}{}", set.0));
             self.files.insert(set, options().append(true).open(path)?);
@@ -104,25 +101,25 @@ impl Memory {
         file.write_all(&framed(batch)?)
     }
 
-    /// In place of what is noted of this set.
-    pub fn note_anew(&mut self, set: SetId, batch: &[u8]) -> io::Result<()> {
+    /// Replaces the determinants of this set.
+    pub fn replace_determinants(&mut self, set: SetId, batch: &[u8]) -> io::Result<()> {
         self.files.remove(&set);
         self.replace(&format!("{DETERMINANTS}{}", set.0), &framed(batch)?)
     }
 
-    /// Nobody comes after this one, or could do anything with it.
-    pub fn forget(self) {
+    /// Removes it: there is no failover any more, or it could not use it.
+    pub fn remove(self) {
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// In one piece, so that there is no time in which the length is there alone.
+/// In one piece: the length is never there alone.
 fn framed(batch: &[u8]) -> io::Result<Vec<u8>> {
     let length = u32::try_from(batch.len()).map_err(io::Error::other)?;
     Ok([&length.to_le_bytes(), batch].concat())
 }
 
-/// The last one may be cut off: then nobody was told that it is stable.
+/// The last one may be cut off: then it was not reported stable to anybody.
 fn batches(mut bytes: &[u8], set: SetId) -> Result<Vec<DeterminantBatch>, String> {
     let mut all: Vec<DeterminantBatch> = Vec::new();
     while let Some((length, rest)) = bytes.split_first_chunk() {
@@ -155,8 +152,8 @@ mod tests {
 
     fn batch(from: u64, upto: u64) -> DeterminantBatch {
         let record = |at| {
-            let question = NondetCall::requests(CallKind::WaitAny, 9);
-            let determinant = Determinant::Outcome { call: question, outcome: Outcome::Done };
+            let call = NondetCall::requests(CallKind::WaitAny, 9);
+            let determinant = Determinant::Outcome { call, outcome: Outcome::Done };
             DeterminantRecord {
                 at,
                 rank: PeerId(3),
@@ -175,18 +172,20 @@ mod tests {
         }
     }
 
-    fn new(name: &str) -> (Memory, Folder) {
+    fn new(name: &str) -> (FailoverStore, Folder) {
         let path = std::env::temp_dir().join(format!("rbt-{name}-{}", std::process::id()));
-        (Memory::create(&path).unwrap(), Folder(path))
+        (FailoverStore::create(&path).unwrap(), Folder(path))
     }
 
     #[test]
-    fn what_is_noted_comes_back_in_order_and_a_cut_end_is_left_out() {
-        let (mut memory, folder) = new("notes");
-        memory.remember(&PersistedState { size: 4, ..PersistedState::default() }).unwrap();
-        memory.note_anew(SET, &batch(0, 2).encode()).unwrap();
-        memory.note(SET, &batch(2, 5).encode()).unwrap();
-        let (_, read) = Memory::open(&folder.0).unwrap();
+    fn what_is_appended_is_read_in_order_and_a_cut_end_is_left_out() {
+        let (mut failover_store, folder) = new("store");
+        failover_store
+            .write_state(&PersistedState { size: 4, ..PersistedState::default() })
+            .unwrap();
+        failover_store.replace_determinants(SET, &batch(0, 2).encode()).unwrap();
+        failover_store.append_determinants(SET, &batch(2, 5).encode()).unwrap();
+        let (_, read) = FailoverStore::open(&folder.0).unwrap();
         assert_eq!(read.state, PersistedState { size: 4, ..PersistedState::default() });
         assert_eq!(read.determinants, [vec![batch(0, 2), batch(2, 5)]]);
         let path = folder.0.join("determinants-2");
@@ -194,28 +193,28 @@ mod tests {
         let first = framed(&batch(0, 2).encode()).unwrap().len();
         for cut in first..whole.len() {
             fs::write(&path, &whole[..cut]).unwrap();
-            let (_, read) = Memory::open(&folder.0).unwrap();
+            let (_, read) = FailoverStore::open(&folder.0).unwrap();
             assert_eq!(read.determinants, [vec![batch(0, 2)]], "cut at {cut}");
         }
-        memory.note_anew(SET, &batch(0, 5).encode()).unwrap();
-        memory.note(SET, &batch(5, 6).encode()).unwrap();
-        let (_, read) = Memory::open(&folder.0).unwrap();
+        failover_store.replace_determinants(SET, &batch(0, 5).encode()).unwrap();
+        failover_store.append_determinants(SET, &batch(5, 6).encode()).unwrap();
+        let (_, read) = FailoverStore::open(&folder.0).unwrap();
         assert_eq!(read.determinants, [vec![batch(0, 5), batch(5, 6)]]);
-        memory.forget();
+        failover_store.remove();
         assert!(!folder.0.exists());
     }
 
     #[test]
     fn what_is_damaged_is_refused_by_name() {
-        let (mut memory, folder) = new("damaged");
-        let no_state = Memory::open(&folder.0).err().unwrap();
+        let (mut failover_store, folder) = new("damaged");
+        let no_state = FailoverStore::open(&folder.0).err().unwrap();
         assert!(no_state.contains("state.json"), "{no_state}");
-        memory.remember(&PersistedState::default()).unwrap();
-        memory.note_anew(SET, &batch(0, 2).encode()).unwrap();
-        memory.note(SET, &batch(3, 5).encode()).unwrap();
-        let gap = Memory::open(&folder.0).err().unwrap();
+        failover_store.write_state(&PersistedState::default()).unwrap();
+        failover_store.replace_determinants(SET, &batch(0, 2).encode()).unwrap();
+        failover_store.append_determinants(SET, &batch(3, 5).encode()).unwrap();
+        let gap = FailoverStore::open(&folder.0).err().unwrap();
         assert!(gap.contains("determinants-2") && gap.contains("out of order"), "{gap}");
         fs::write(folder.0.join(STATE), "{").unwrap();
-        assert!(Memory::open(&folder.0).err().unwrap().contains("makes no sense"));
+        assert!(FailoverStore::open(&folder.0).err().unwrap().contains("makes no sense"));
     }
 }

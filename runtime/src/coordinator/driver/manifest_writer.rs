@@ -1,10 +1,10 @@
-//! Manifests are written and removed by a thread of their own: storage that has much to do takes
-//! seconds, sometimes many, until something is on it, and a coordinator that waits for it would
-//! neither hear of a death nor let anybody hear that it lives.
+//! Manifests are written and removed by a thread of their own. Loaded storage takes seconds,
+//! sometimes many, for a small file; a coordinator that waits for it would neither handle failures
+//! nor send heartbeats.
 //!
 //! 1. Orders are carried out one after the other, in the order in which they are given.
-//! 2. Images of a line are discarded when its manifest is gone, not before: what is told to
-//!    guardians behind an order of the same line waits for it.
+//! 2. Images of a checkpoint are discarded when its manifest is removed, not before: a message to
+//!    guardians after an order for the same checkpoint waits for the order.
 
 use crate::store;
 use crate::store::Manifest;
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
-/// What is to be done in a line's folder.
+/// What is to be done in a checkpoint's folder.
 enum Order {
     Write(Box<Manifest>),
     Remove,
@@ -33,7 +33,7 @@ pub enum Report {
     Removed,
 }
 
-/// What was done, and what may be told now.
+/// What was done, and messages that may be sent now.
 pub type Done = (Vec<Report>, Vec<(PeerId, ToNode)>);
 
 /// See the module's documentation.
@@ -41,8 +41,8 @@ pub type Done = (Vec<Report>, Vec<(PeerId, ToNode)>);
 pub struct ManifestWriter {
     orders: Sender<(CheckpointId, PathBuf, Order)>,
     reports: Receiver<(CheckpointId, Report)>,
-    bell: UnixStream,
-    /// Orders of a line that are not carried out, and what has to wait for them.
+    wake_reader: UnixStream,
+    /// Orders of a checkpoint that are not carried out yet, and messages that wait for them.
     open: BTreeMap<CheckpointId, (usize, Vec<(PeerId, ToNode)>)>,
 }
 
@@ -51,45 +51,46 @@ impl ManifestWriter {
     pub fn start() -> io::Result<Self> {
         let (orders, todo) = mpsc::channel::<(CheckpointId, PathBuf, Order)>();
         let (done, reports) = mpsc::channel();
-        let (bell, mut rope) = UnixStream::pair()?;
-        bell.set_nonblocking(true)?;
+        let (wake_reader, mut wake_writer) = UnixStream::pair()?;
+        wake_reader.set_nonblocking(true)?;
         thread::Builder::new().name("storer".into()).spawn(move || {
-            for (line, folder, order) in todo {
-                let report = carry_out(line, &folder, order);
-                // Whoever does not listen any more does not need it.
-                if done.send((line, report)).is_err() || rope.write_all(&[1]).is_err() {
+            for (checkpoint, folder, order) in todo {
+                let report = carry_out(checkpoint, &folder, order);
+                // A coordinator that does not read any more does not need it.
+                if done.send((checkpoint, report)).is_err() || wake_writer.write_all(&[1]).is_err()
+                {
                     return;
                 }
             }
         })?;
-        Ok(Self { orders, reports, bell, open: BTreeMap::new() })
+        Ok(Self { orders, reports, wake_reader, open: BTreeMap::new() })
     }
 
-    /// To poll: something was done.
+    /// To poll: readable when something was done.
     pub fn fd(&self) -> RawFd {
-        self.bell.as_raw_fd()
+        self.wake_reader.as_raw_fd()
     }
 
-    /// Write the manifest of a line into its folder.
+    /// Writes the manifest of a checkpoint into its folder.
     pub fn write(&mut self, folder: PathBuf, manifest: Manifest) {
-        self.order(CheckpointId(manifest.line), folder, Order::Write(Box::new(manifest)));
+        self.order(CheckpointId(manifest.checkpoint), folder, Order::Write(Box::new(manifest)));
     }
 
-    /// Remove the manifest of a line, and the folder if nothing else is in it.
-    pub fn remove(&mut self, line: CheckpointId, folder: PathBuf) {
-        self.order(line, folder, Order::Remove);
+    /// Removes the manifest of a checkpoint, and the folder if nothing else is in it.
+    pub fn remove(&mut self, checkpoint: CheckpointId, folder: PathBuf) {
+        self.order(checkpoint, folder, Order::Remove);
     }
 
-    fn order(&mut self, line: CheckpointId, folder: PathBuf, order: Order) {
-        self.open.entry(line).or_default().0 += 1;
-        // The thread ends after us.
-        let _ = self.orders.send((line, folder, order));
+    fn order(&mut self, checkpoint: CheckpointId, folder: PathBuf, order: Order) {
+        self.open.entry(checkpoint).or_default().0 += 1;
+        // The thread ends after this value.
+        let _ = self.orders.send((checkpoint, folder, order));
     }
 
-    /// To this guardian, unless it has to wait: then it is given back by [`Self::look`].
+    /// A message to a guardian. None: it has to wait, and [`Self::poll`] returns it later.
     pub fn pass(&mut self, rank: PeerId, message: ToNode) -> Option<(PeerId, ToNode)> {
-        if let ToNode::Discard { checkpoint: line, .. } = &message
-            && let Some((_, waiting)) = self.open.get_mut(line)
+        if let ToNode::Discard { checkpoint, .. } = &message
+            && let Some((_, waiting)) = self.open.get_mut(checkpoint)
         {
             waiting.push((rank, message));
             return None;
@@ -97,49 +98,49 @@ impl ManifestWriter {
         Some((rank, message))
     }
 
-    /// Since the last look.
-    pub fn look(&mut self) -> Done {
-        let mut rings = [0; 64];
-        while matches!(self.bell.read(&mut rings), Ok(1..)) {}
-        let (mut reports, mut told) = (Vec::new(), Vec::new());
-        while let Ok((line, report)) = self.reports.try_recv() {
-            self.close(line, &mut told);
+    /// What was done since the last call.
+    pub fn poll(&mut self) -> Done {
+        let mut bytes = [0; 64];
+        while matches!(self.wake_reader.read(&mut bytes), Ok(1..)) {}
+        let (mut reports, mut released) = (Vec::new(), Vec::new());
+        while let Ok((checkpoint, report)) = self.reports.try_recv() {
+            self.close(checkpoint, &mut released);
             reports.push(report);
         }
-        (reports, told)
+        (reports, released)
     }
 
-    /// As [`Self::look`], when the next order is carried out. None: there is none.
+    /// As [`Self::poll`], when the next order is carried out. None: there is none.
     pub fn wait(&mut self) -> Option<Done> {
         if self.open.is_empty() {
             return None;
         }
-        let (line, report) = self.reports.recv().ok()?;
-        let mut told = Vec::new();
-        self.close(line, &mut told);
-        Some((vec![report], told))
+        let (checkpoint, report) = self.reports.recv().ok()?;
+        let mut released = Vec::new();
+        self.close(checkpoint, &mut released);
+        Some((vec![report], released))
     }
 
-    fn close(&mut self, line: CheckpointId, told: &mut Vec<(PeerId, ToNode)>) {
-        if let Some((open, _)) = self.open.get_mut(&line) {
+    fn close(&mut self, checkpoint: CheckpointId, released: &mut Vec<(PeerId, ToNode)>) {
+        if let Some((open, _)) = self.open.get_mut(&checkpoint) {
             *open -= 1;
             if *open == 0
-                && let Some((_, waiting)) = self.open.remove(&line)
+                && let Some((_, waiting)) = self.open.remove(&checkpoint)
             {
-                told.extend(waiting);
+                released.extend(waiting);
             }
         }
     }
 }
 
-fn carry_out(line: CheckpointId, folder: &std::path::Path, order: Order) -> Report {
+fn carry_out(checkpoint: CheckpointId, folder: &std::path::Path, order: Order) -> Report {
     match order {
         Order::Write(manifest) => {
             let what = |error| format!("the manifest in {}: {error}", folder.display());
-            Report::Written(line, manifest.write(folder).map_err(what))
+            Report::Written(checkpoint, manifest.write(folder).map_err(what))
         }
         Order::Remove => {
-            store::forget(folder);
+            store::remove_manifest(folder);
             Report::Removed
         }
     }
@@ -150,11 +151,11 @@ mod tests {
     use super::*;
     use crate::store::{FORMAT, Kind};
 
-    fn manifest(line: u64) -> Manifest {
+    fn manifest(checkpoint: u64) -> Manifest {
         Manifest {
             format: FORMAT,
             job: "job-1".into(),
-            line,
+            checkpoint,
             kind: Kind::Global,
             unix_ms: 5,
             size: 1,
@@ -167,31 +168,36 @@ mod tests {
     fn images_are_discarded_when_the_manifest_is_gone() {
         let base = std::env::temp_dir().join(format!("rustbtl-storer-{}", std::process::id()));
         let folder = base.join("checkpoint-3");
-        let (rank, line) = (PeerId(0), CheckpointId(3));
-        let discard = |line| ToNode::Discard { rank, checkpoint: line };
-        let mut storer = ManifestWriter::start().unwrap();
-        storer.write(folder.clone(), manifest(3));
-        storer.remove(line, folder.clone());
-        assert!(storer.pass(rank, discard(line)).is_none(), "2");
-        assert!(storer.pass(rank, discard(CheckpointId(2))).is_some(), "of another line");
-        let (reports, told) = storer.wait().unwrap();
-        assert!(matches!(&reports[..], [Report::Written(of, Ok(()))] if *of == line));
-        assert_eq!(told, []);
-        let (reports, told) = storer.wait().unwrap();
+        let (rank, checkpoint) = (PeerId(0), CheckpointId(3));
+        let discard = |checkpoint| ToNode::Discard { rank, checkpoint };
+        let mut manifest_writer = ManifestWriter::start().unwrap();
+        manifest_writer.write(folder.clone(), manifest(3));
+        manifest_writer.remove(checkpoint, folder.clone());
+        assert!(manifest_writer.pass(rank, discard(checkpoint)).is_none(), "2");
+        assert!(
+            manifest_writer.pass(rank, discard(CheckpointId(2))).is_some(),
+            "of another checkpoint"
+        );
+        let (reports, released) = manifest_writer.wait().unwrap();
+        assert!(matches!(&reports[..], [Report::Written(of, Ok(()))] if *of == checkpoint));
+        assert_eq!(released, []);
+        let (reports, released) = manifest_writer.wait().unwrap();
         assert!(matches!(&reports[..], [Report::Removed]));
-        assert_eq!(told, [(rank, discard(line))]);
-        assert!(storer.wait().is_none());
+        assert_eq!(released, [(rank, discard(checkpoint))]);
+        assert!(manifest_writer.wait().is_none());
         assert!(!folder.exists());
-        assert!(storer.pass(rank, discard(line)).is_some());
+        assert!(manifest_writer.pass(rank, discard(checkpoint)).is_some());
         std::fs::remove_dir_all(&base).unwrap();
     }
 
     #[test]
-    fn what_cannot_be_written_is_said() {
-        let mut storer = ManifestWriter::start().unwrap();
-        storer.write("/proc/nowhere".into(), manifest(4));
-        let (reports, told) = storer.wait().unwrap();
-        let [Report::Written(line, Err(why))] = &reports[..] else { panic!("{reports:?}") };
-        assert!(*line == CheckpointId(4) && why.contains("/proc/nowhere") && told.is_empty());
+    fn what_cannot_be_written_is_reported() {
+        let mut manifest_writer = ManifestWriter::start().unwrap();
+        manifest_writer.write("/proc/nowhere".into(), manifest(4));
+        let (reports, released) = manifest_writer.wait().unwrap();
+        let [Report::Written(checkpoint, Err(why))] = &reports[..] else { panic!("{reports:?}") };
+        assert!(
+            *checkpoint == CheckpointId(4) && why.contains("/proc/nowhere") && released.is_empty()
+        );
     }
 }

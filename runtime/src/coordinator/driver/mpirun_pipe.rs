@@ -1,14 +1,14 @@
-//! The pipe from and to mpirun: texts of one line each.
+//! The pipe from and to mpirun: one text line for each message.
 
 use crate::coordinator::job::config::LINE_BYTES_MAX;
 use crate::coordinator::job::tables::mpirun_orders::MpirunOrder;
 use std::io::{self, Write};
 
-/// Cut into lines.
+/// What mpirun has written, cut into text lines.
 #[derive(Debug, Default)]
-pub struct Words(Vec<u8>);
+pub struct MpirunInput(Vec<u8>);
 
-impl Words {
+impl MpirunInput {
     /// More of it.
     pub fn add(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
@@ -17,7 +17,7 @@ impl Words {
         }
     }
 
-    /// The next line that is whole.
+    /// The next whole text line.
     pub fn next_line(&mut self) -> Option<String> {
         let end = self.0.iter().position(|&byte| byte == b'\n')?;
         let line: Vec<u8> = self.0.drain(..=end).collect();
@@ -25,7 +25,7 @@ impl Words {
     }
 }
 
-/// Between the lines of a text on its way to mpirun, which makes ends of lines of it.
+/// Separates the lines of a text on its way to mpirun, which turns it into ends of lines.
 const LINE_END: &str = "\u{1f}";
 
 /// mpirun reads lines of 4096 bytes at most.
@@ -44,11 +44,11 @@ pub(crate) fn in_one_line(text: &str) -> String {
 
 /// Give an order.
 pub(crate) fn order(order: &MpirunOrder) {
-    tell_mpirun(&in_one_line(&order.to_string()));
+    send_to_mpirun(&in_one_line(&order.to_string()));
 }
 
-/// If it has gone, the end of our input says so.
-pub(crate) fn tell_mpirun(line: &str) {
+/// If mpirun has ended, the end of our input shows it.
+pub(crate) fn send_to_mpirun(line: &str) {
     let _ =
         io::stdout().write_all(format!("{line}\n").as_bytes()).and_then(|()| io::stdout().flush());
 }
@@ -59,22 +59,22 @@ mod tests {
 
     #[test]
     fn lines_come_whole_however_they_are_cut() {
-        let mut words = Words::default();
+        let mut input = MpirunInput::default();
         for (piece, wanted) in [("check", None), ("point exit\nlo", Some("checkpoint exit"))] {
-            words.add(piece.as_bytes());
-            assert_eq!(words.next_line().as_deref(), wanted);
+            input.add(piece.as_bytes());
+            assert_eq!(input.next_line().as_deref(), wanted);
         }
-        words.add(b"st\n\n");
-        assert_eq!(words.next_line().as_deref(), Some("lost"));
-        assert_eq!(words.next_line().as_deref(), Some(""));
-        assert_eq!(words.next_line(), None);
-        words.add(&vec![b'x'; LINE_BYTES_MAX + 1]);
-        words.add(b"a\n");
-        assert_eq!(words.next_line().as_deref(), Some("a"), "what has no end is not kept");
+        input.add(b"st\n\n");
+        assert_eq!(input.next_line().as_deref(), Some("lost"));
+        assert_eq!(input.next_line().as_deref(), Some(""));
+        assert_eq!(input.next_line(), None);
+        input.add(&vec![b'x'; LINE_BYTES_MAX + 1]);
+        input.add(b"a\n");
+        assert_eq!(input.next_line().as_deref(), Some("a"), "what has no end is not kept");
     }
 
     #[test]
-    fn what_mpirun_is_told_is_one_line_that_it_can_read() {
+    fn a_text_to_mpirun_is_one_line_that_it_can_read() {
         assert_eq!(in_one_line("fail a\nb"), "fail a\u{1f}b");
         let long = in_one_line(&"ä\n".repeat(4000));
         assert!(long.len() < 4095 && long.ends_with(" …") && !long.contains('\n'));

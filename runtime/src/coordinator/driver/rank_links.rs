@@ -1,10 +1,10 @@
 //! Connections of ranks themselves. What a rank records goes to the coordinator, and frames wait
-//! until the answer is back: by guardian and agent that is seven processes or threads one after the
-//! other, each of which needs a processor that the ranks keep busy; here it is one.
+//! for the answer. Through guardian and agent that takes seven processes or threads one after the
+//! other, each of which needs a processor that the ranks keep busy; here it takes one.
 //!
-//! 1. Nothing comes this way but determinants, the rank's own and those that were carried to it,
-//!    and nothing goes back but what is stable.
-//! 2. It is a short cut: what is lost with it is said again by the long way.
+//! 1. Only determinants arrive here, the rank's own and those that were piggybacked to it, and only
+//!    what is stable is sent here.
+//! 2. It is a shortcut: what is lost with it is sent again through the agent.
 
 use crate::link::{Link, LinkError};
 use rustbtl_coordination::control::{FromNode, FromRank, ToRank};
@@ -33,8 +33,8 @@ impl Direct {
         self.links.iter().map(|(&id, (link, _))| (id, link.fd(), link.wants_to_write()))
     }
 
-    /// What has come.
-    pub fn hear(&mut self, id: u64) -> Vec<FromNode> {
+    /// Messages that have arrived.
+    pub fn read(&mut self, id: u64) -> Vec<FromNode> {
         let mut messages = Vec::new();
         let Some((link, rank)) = self.links.get_mut(&id) else { return messages };
         let rank = *rank;
@@ -64,12 +64,12 @@ impl Direct {
         messages
     }
 
-    /// Does a frame of any of them wait for the answer to what has come since this was asked last?
+    /// Does a frame of any of them wait for the answer to what has arrived since the last call?
     pub fn waits(&mut self) -> bool {
         core::mem::take(&mut self.waits)
     }
 
-    /// False: it has to go the long way.
+    /// False: it has to be sent through the agent.
     pub fn send(&mut self, rank: PeerId, message: &ToRank) -> bool {
         let link = self.of.get(&rank).and_then(|id| self.links.get_mut(id));
         let Some((link, _)) = link.filter(|_| matches!(message, ToRank::Stable { .. })) else {
@@ -110,39 +110,39 @@ mod tests {
     }
 
     #[test]
-    fn determinants_come_and_what_is_stable_goes_back() {
+    fn determinants_arrive_and_what_is_stable_is_sent() {
         let (mut direct, mut rank) = open();
         let incarnation = Incarnation(0);
         let own = FromRank::Determinants { incarnation, from: 0, bytes: vec![1] };
         let others = FromRank::Piggybacked { incarnation, at: 1, bytes: vec![1] };
         let all = [own, others].map(|message| FromNode::Rank { rank: RANK, message });
         all.iter().for_each(|message| rank.send(message).unwrap());
-        assert_eq!(direct.hear(7), all);
+        assert_eq!(direct.read(7), all);
         assert!(direct.send(RANK, &stable()));
         rank.read().unwrap();
         assert_eq!(rank.next_message().unwrap(), Some(stable()));
-        assert!(!direct.send(RANK, &ToRank::MayFinish {}), "that goes the long way");
+        assert!(!direct.send(RANK, &ToRank::MayFinish {}), "that is sent through the agent");
         assert!(!direct.send(PeerId(4), &stable()));
     }
 
     #[test]
-    fn who_says_anything_else_is_heard_no_more() {
+    fn who_sends_anything_else_is_disconnected() {
         let incarnation = Incarnation(0);
         let of = |rank, message| FromNode::Rank { rank, message };
-        let carried = FromRank::Piggybacked { incarnation, at: 1, bytes: vec![1] };
+        let piggybacked = FromRank::Piggybacked { incarnation, at: 1, bytes: vec![1] };
         let (set, before, recorded) = (SetId(0), Incarnation(1), 0);
         let fenced = FromRank::Fenced { set, before, incarnation, recorded };
         let (ready, beat) = (FromRank::Ready {}, FromNode::Heartbeat { count: 1 });
         let other = PeerId(4);
-        for nonsense in [of(other, ready), of(other, carried), of(RANK, fenced), beat] {
+        for unexpected in [of(other, ready), of(other, piggybacked), of(RANK, fenced), beat] {
             let (mut direct, mut rank) = open();
-            rank.send(&nonsense).unwrap();
-            assert_eq!(direct.hear(7), []);
+            rank.send(&unexpected).unwrap();
+            assert_eq!(direct.read(7), []);
             assert!(!direct.send(RANK, &stable()));
         }
         let (mut direct, rank) = open();
         drop(rank);
-        assert_eq!(direct.hear(7), []);
+        assert_eq!(direct.read(7), []);
         assert_eq!(direct.polled().count(), 0);
     }
 

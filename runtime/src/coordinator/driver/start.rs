@@ -1,4 +1,4 @@
-//! How a coordinator begins: the first one of a job, or one in place of another that was killed.
+//! How a coordinator starts: the first one of a job, or one after a failover.
 
 use crate::coordinator::determinants;
 use crate::coordinator::determinants::Determinants;
@@ -6,9 +6,9 @@ use crate::coordinator::driver::clock::unix_ms;
 use crate::coordinator::driver::event_log::Events;
 use crate::coordinator::driver::event_loop::Coordinator;
 use crate::coordinator::driver::failover_store;
-use crate::coordinator::driver::failover_store::{Memory, Remembered};
+use crate::coordinator::driver::failover_store::{FailoverStore, LoadedState};
 use crate::coordinator::driver::manifest_writer::ManifestWriter;
-use crate::coordinator::driver::mpirun_pipe::{Words, tell_mpirun};
+use crate::coordinator::driver::mpirun_pipe::{MpirunInput, send_to_mpirun};
 use crate::coordinator::driver::rank_links::Direct;
 use crate::coordinator::job::config;
 use crate::coordinator::job::config::JobConfig;
@@ -31,35 +31,40 @@ use std::time::{Duration, Instant};
 /// How long the kernel may take to give back the port of a killed coordinator.
 const PORT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A name that tells jobs apart, on one host and in one directory of lines.
+/// A name that is unique on one host and in one directory of checkpoints.
 fn job_name() -> String {
     let fine = |c: char| c.is_ascii_alphanumeric() || c == '-';
     let host: String = os::hostname().chars().take(40).filter(|&c| fine(c)).collect();
     format!("{host}-{}-{:x}", std::process::id(), unix_ms() / 1000)
 }
 
-/// Lines up to `go`.
-fn read_setup(input: &mut impl BufRead) -> Result<JobConfig, String> {
-    let mut setup = JobConfig::default();
+/// Reads the configuration: text lines up to `go`.
+fn read_config(input: &mut impl BufRead) -> Result<JobConfig, String> {
+    let mut config = JobConfig::default();
     loop {
         let mut line = Vec::new();
         let read = input.take(config::LINE_BYTES_MAX as u64).read_until(b'\n', &mut line);
-        read.map_err(|error| format!("reading the setup: {error}"))?;
+        read.map_err(|error| format!("reading the configuration: {error}"))?;
         if line.pop() != Some(b'\n') {
             return Err("the coordinator is only started by mpirun".into());
         }
-        let line = String::from_utf8(line).map_err(|_| "the setup is not UTF-8".to_owned())?;
-        if setup.take(&line)? {
-            return Ok(setup);
+        let line =
+            String::from_utf8(line).map_err(|_| "the configuration is not UTF-8".to_owned())?;
+        if config.take(&line)? {
+            return Ok(config);
         }
     }
 }
 
-/// A restarted job counts its output where the job counted that it goes on from. Without that, it
-/// is counted anew: some may be printed again.
-fn share_output(setup: &JobConfig, name: &str) {
-    let Some(own) = setup.directory.as_ref().map(|folder| folder.join(name)) else { return };
-    let theirs = setup.restore.as_ref().and_then(|line| line.parent()).map(|job| job.join(FOLDER));
+/// A restarted job continues the output counts of the job that it restarts. Without them they begin
+/// at 0: some output may be printed again.
+fn share_output(config: &JobConfig, name: &str) {
+    let Some(own) = config.directory.as_ref().map(|folder| folder.join(name)) else { return };
+    let theirs = config
+        .restore
+        .as_ref()
+        .and_then(|checkpoint| checkpoint.parent())
+        .map(|job| job.join(FOLDER));
     if let Some(theirs) = theirs.and_then(|folder| folder.canonicalize().ok()) {
         let _ = std::os::unix::fs::symlink(theirs, own.join(FOLDER));
     }
@@ -71,7 +76,7 @@ fn listen(port: u16) -> io::Result<TcpListener> {
         .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
 }
 
-/// The port of one that has just been killed is free when all of it is gone.
+/// The port of a killed coordinator is free when its process has ended completely.
 fn listen_again(port: u16) -> io::Result<TcpListener> {
     let until = Instant::now() + PORT_PATIENCE;
     loop {
@@ -84,48 +89,52 @@ fn listen_again(port: u16) -> io::Result<TcpListener> {
     }
 }
 
-/// Have job and determinants go on from what the coordinator before this one knew.
-fn resume(folder: &Path, job: &mut Job, determinants: &mut Determinants) -> Result<Memory, String> {
-    let (memory, Remembered { state, determinants: batches }) = Memory::open(folder)?;
-    for &(line, rank, clock) in &state.clocks {
-        determinants.set_clock(CheckpointId(line), PeerId(rank), clock);
+/// Has job and determinants continue with the state of the coordinator before this one.
+fn resume(
+    folder: &Path,
+    job: &mut Job,
+    determinants: &mut Determinants,
+) -> Result<FailoverStore, String> {
+    let (failover_store, LoadedState { state, determinants: batches }) =
+        FailoverStore::open(folder)?;
+    for &(checkpoint, rank, clock) in &state.clocks {
+        determinants.set_clock(CheckpointId(checkpoint), PeerId(rank), clock);
     }
     batches.into_iter().for_each(|batches| determinants.resume(batches));
     job.resume(0, state)?;
-    Ok(memory)
+    Ok(failover_store)
 }
 
 impl Coordinator {
     pub(crate) fn start(input: &mut impl BufRead) -> Result<Self, String> {
-        let setup = read_setup(input)?;
-        if !setup.has_storage() && (setup.interval() != Interval::Off || setup.set_interval_ms > 0)
+        let config = read_config(input)?;
+        if !config.has_storage()
+            && (config.interval() != Interval::Off || config.set_interval_ms > 0)
         {
             return Err(
                 "vprotocol_correlated_checkpoint_interval or _set_interval is given, but no \
-                    directory \
-                        for lines: add --mca vprotocol_correlated_checkpoint_dir DIR, a directory \
-                        that all \
-                        nodes share"
+                 directory for checkpoints: add --mca vprotocol_correlated_checkpoint_dir DIR, a \
+                 directory that all nodes share"
                     .into(),
             );
         }
-        let again = setup.again.clone();
-        let name = again.as_ref().map_or_else(job_name, |(name, ..)| name.clone());
-        if let Some(directory) = &setup.directory {
+        let failover = config.failover.clone();
+        let name = failover.as_ref().map_or_else(job_name, |(name, ..)| name.clone());
+        if let Some(directory) = &config.directory {
             let folder = directory.join(&name);
             os::make_folders(&folder).map_err(|error| {
                 format!(
-                    "the directory for lines, {}, cannot be used: {error}. It must exist on all \
-                     nodes, and this user must be able to write into it",
+                    "the directory for checkpoints, {}, cannot be used: {error}. It must exist on \
+                     all nodes, and this user must be able to write into it",
                     directory.display()
                 )
             })?;
         }
-        if setup.directory.is_some() && again.is_none() {
-            share_output(&setup, &name);
+        if config.directory.is_some() && failover.is_none() {
+            share_output(&config, &name);
         }
         let text = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
-        let (secret, listener) = match &again {
+        let (secret, listener) = match &failover {
             Some((_, port, secret)) => (*secret, listen_again(*port)),
             None => (os::random().map_err(text("drawing the job's secret"))?, listen(0)),
         };
@@ -133,34 +142,34 @@ impl Coordinator {
         listener.set_nonblocking(true).map_err(text("listening for agents"))?;
         let port = listener.local_addr().map_err(text("listening for agents"))?.port();
         let socket = jobs::socket(&jobs::directory()?, &name);
-        if again.is_some() {
+        if failover.is_some() {
             let _ = fs::remove_file(&socket);
         }
         let commands = UnixListener::bind(&socket);
         let commands = commands.map_err(|error| format!("{}: {error}", socket.display()))?;
         commands.set_nonblocking(true).map_err(text("listening for commands"))?;
-        let events = Events::open(&setup, &name);
-        let mut determinants = Determinants::new(determinants::COPIES);
-        let session = setup.log.clone();
-        let mut job = Job::new(name.clone(), setup);
-        job.runs_on(os::hostname());
-        let memory = session.map(|session| failover_store::folder(&session, &name));
-        let memory = match (memory, &again) {
-            (Some(folder), None) => Memory::create(&folder).ok(),
+        let events = Events::open(&config, &name);
+        let mut determinants = Determinants::new(determinants::REPLICAS);
+        let session = config.log.clone();
+        let mut job = Job::new(name.clone(), config);
+        job.set_mpirun_node(os::hostname());
+        let failover_store = session.map(|session| failover_store::folder(&session, &name));
+        let failover_store = match (failover_store, &failover) {
+            (Some(folder), None) => FailoverStore::create(&folder).ok(),
             (Some(folder), Some(_)) => Some(resume(&folder, &mut job, &mut determinants)?),
             (None, None) => None,
             (None, Some(_)) => {
-                return Err("there is no session directory in which it had written down what it \
-                            knew"
+                return Err("there is no session directory in which its state was \
+                            persisted"
                     .into());
             }
         };
-        if memory.is_some() {
-            determinants.keep_notes();
+        if failover_store.is_some() {
+            determinants.enable_persistence();
         }
-        let storer =
+        let manifest_writer =
             ManifestWriter::start().map_err(text("a thread for what is written to storage"))?;
-        tell_mpirun(&format!("{} {port} {name} {}", to_mpirun::OK, hex(&secret)));
+        send_to_mpirun(&format!("{} {port} {name} {}", to_mpirun::OK, hex(&secret)));
         Ok(Self {
             secret,
             started: Instant::now(),
@@ -168,18 +177,18 @@ impl Coordinator {
             determinants,
             journals: std::env::var_os("RUSTBTL_JOURNALS").map(PathBuf::from),
             events,
-            memory,
-            storer,
+            failover_store,
+            manifest_writer,
             listener,
             commands,
             socket,
-            strangers: Vec::new(),
+            unauthenticated: Vec::new(),
             agents: BTreeMap::new(),
             direct: Direct::default(),
             home: BTreeMap::new(),
-            mpirun: Words::default(),
+            mpirun: MpirunInput::default(),
             clients: BTreeMap::new(),
-            curious: Vec::new(),
+            status_waiters: Vec::new(),
             next: 0,
             beat: 0,
         })

@@ -1,43 +1,45 @@
-//! What mpirun's component tells the coordinator on its standard input: a line per word, a key,
-//! a blank, a value; `go` ends it. What comes after that: `mpirun.rs`.
+//! The configuration that mpirun's component writes to the coordinator's standard input: a key, a
+//! blank and a value on each text line; `go` ends it. What comes after that:
+//! `rules/mpirun_messages.rs`.
 
 use crate::settings::{Images, is_job_name, unhex};
 use rustbtl_coordination::interval::Interval;
 use std::path::PathBuf;
 
-/// Longest line that is read.
+/// Longest text line that is read.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
-/// Between lines where nothing is said and sets can go back alone: without them a failure after
-/// days would repeat days.
+/// Default interval between checkpoints where sets can be rolled back alone: without checkpoints a
+/// failure after days would repeat days.
 const INTERVAL_MS: u64 = 300_000;
 
-/// Everything that was said.
+/// See the module's documentation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobConfig {
-    /// `dir`: where lines go.
+    /// `dir`: where checkpoints are stored.
     pub directory: Option<PathBuf>,
-    /// `copies`: without a directory each node keeps its images, and so many other nodes a copy.
-    pub copies: Option<usize>,
+    /// `copies`: without a directory each node stores its images, and so many other nodes a
+    /// replica.
+    pub replicas: Option<usize>,
     /// `log`: where events go if there is no directory.
     pub log: Option<PathBuf>,
-    /// `interval`: seconds between global lines, 0: none; or `auto`. `None`: as is good for most.
+    /// `interval`: seconds between global checkpoints, 0: none; or `auto`. `None`: the default.
     pub interval_ms: Option<u64>,
-    /// It is `auto`: `interval_ms` counts for nothing.
+    /// It is `auto`: `interval_ms` is ignored.
     pub interval_auto: bool,
     /// `mtbf`: milliseconds between failures of one set.
     pub mtbf_ms: u64,
-    /// `set_interval`: milliseconds between lines of a set, 0: none.
+    /// `set_interval`: milliseconds between checkpoints of a set, 0: none.
     pub set_interval_ms: u64,
-    /// `keep`: lines to keep.
+    /// `keep`: checkpoints to keep.
     pub keep: usize,
-    /// `recover`: sets that fall are started again.
+    /// `recover`: failed sets are restarted.
     pub recover: bool,
-    /// `prints`: mpirun prints what the coordinator tells it to (`print`).
+    /// `prints`: mpirun prints output that the coordinator relays (`print`).
     pub prints: bool,
-    /// `restore`: the line that the job restarts from.
+    /// `restore`: the checkpoint that the job restarts from.
     pub restore: Option<PathBuf>,
-    /// `again JOB PORT SECRET`: in place of a coordinator that was killed.
-    pub again: Option<(String, u16, [u8; 32])>,
+    /// `again JOB PORT SECRET`: a failover, in place of a killed coordinator.
+    pub failover: Option<(String, u16, [u8; 32])>,
     /// `size`: ranks, known when mpirun launches them.
     pub size: u32,
     /// `arg`: the programs' command line, a word each.
@@ -48,7 +50,7 @@ impl Default for JobConfig {
     fn default() -> Self {
         Self {
             directory: None,
-            copies: None,
+            replicas: None,
             log: None,
             interval_ms: None,
             interval_auto: false,
@@ -58,7 +60,7 @@ impl Default for JobConfig {
             recover: true,
             prints: false,
             restore: None,
-            again: None,
+            failover: None,
             size: 0,
             command: Vec::new(),
         }
@@ -66,27 +68,24 @@ impl Default for JobConfig {
 }
 
 impl JobConfig {
-    /// Number of the first line. Restored ranks have been in a line of the old job: to them it and
-    /// those before are over.
-    pub fn first_line(&self) -> u64 {
-        let restored = self.restore.as_deref().and_then(crate::store::line_number);
-        restored.map_or(1, |line| line.0 + 1)
+    /// Number of the first checkpoint. Restored ranks have been in a checkpoint of the old job: for
+    /// them it and those before are over.
+    pub fn first_checkpoint(&self) -> u64 {
+        let restored = self.restore.as_deref().and_then(crate::store::checkpoint_number);
+        restored.map_or(1, |checkpoint| checkpoint.0 + 1)
     }
 
-    /// Is there a place for lines?
+    /// Can checkpoints be stored?
     pub fn has_storage(&self) -> bool {
-        self.directory.is_some() || self.copies.is_some()
+        self.directory.is_some() || self.replicas.is_some()
     }
 
-    /// Do nodes keep their images themselves?
+    /// Do nodes store their images themselves?
     pub fn is_local(&self) -> bool {
-        self.directory.is_none() && self.copies.is_some()
+        self.directory.is_none() && self.replicas.is_some()
     }
 
-    /// One line; true: it was the last.
-    ///
-    /// # Errors
-    /// The line makes no sense.
+    /// One text line; true: it was the last.
     pub fn take(&mut self, line: &str) -> Result<bool, String> {
         let (key, value) = line.split_once(' ').unwrap_or((line, ""));
         let path = || -> Result<Option<PathBuf>, String> {
@@ -99,8 +98,9 @@ impl JobConfig {
             "log" => self.log = path()?,
             "restore" => self.restore = path()?,
             "again" => {
-                let again = again(value).ok_or("again: that is no job, port and secret")?;
-                self.again = Some(again);
+                let failover =
+                    failover_from(value).ok_or("again: that is no job, port and secret")?;
+                self.failover = Some(failover);
             }
             "recover" => self.recover = number()? != 0,
             "prints" => self.prints = number()? != 0,
@@ -108,7 +108,7 @@ impl JobConfig {
             "interval" => self.interval_ms = Some(seconds(value)?),
             "mtbf" => self.mtbf_ms = number()?,
             "set_interval" => self.set_interval_ms = number()?,
-            "copies" => self.copies = Some(usize::try_from(number()?).unwrap_or(usize::MAX)),
+            "copies" => self.replicas = Some(usize::try_from(number()?).unwrap_or(usize::MAX)),
             "keep" => self.keep = usize::try_from(number()?).unwrap_or(usize::MAX).max(1),
             "size" => self.size = u32::try_from(number()?).map_err(|_| "size".to_owned())?,
             // For guardians, who get it from mpirun, too: here it is refused if it makes no sense.
@@ -117,9 +117,8 @@ impl JobConfig {
             "go" if self.interval_auto && self.mtbf_ms == 0 => {
                 return Err(
                     "vprotocol_correlated_checkpoint_interval is auto, but it is not known how \
-                        often \
-                            a node fails: add --mca vprotocol_correlated_mtbf SECONDS, the mean \
-                            time between failures of one node"
+                     often a node fails: add --mca vprotocol_correlated_mtbf SECONDS, the mean \
+                     time between failures of one node"
                         .into(),
                 );
             }
@@ -129,7 +128,7 @@ impl JobConfig {
         Ok(false)
     }
 
-    /// Milliseconds between global lines if they are fixed, 0 otherwise.
+    /// Milliseconds between global checkpoints if they are fixed, 0 otherwise.
     pub fn fixed_interval_ms(&self) -> u64 {
         match self.interval() {
             Interval::Fixed { interval_ms } => interval_ms,
@@ -137,19 +136,19 @@ impl JobConfig {
         }
     }
 
-    /// Between global lines.
+    /// Between global checkpoints.
     pub fn interval(&self) -> Interval {
-        let goes_back_alone = self.recover && self.has_storage();
+        let rolls_back_alone = self.recover && self.has_storage();
         match (self.interval_auto, self.interval_ms) {
             (true, _) => Interval::Auto { mtbf_ms: self.mtbf_ms },
-            (false, None) if goes_back_alone => Interval::Fixed { interval_ms: INTERVAL_MS },
+            (false, None) if rolls_back_alone => Interval::Fixed { interval_ms: INTERVAL_MS },
             (false, None | Some(0)) => Interval::Off,
             (false, Some(interval_ms)) => Interval::Fixed { interval_ms },
         }
     }
 }
 
-fn again(value: &str) -> Option<(String, u16, [u8; 32])> {
+fn failover_from(value: &str) -> Option<(String, u16, [u8; 32])> {
     let words: Vec<&str> = value.split(' ').collect();
     let [job, port, secret] = words.try_into().ok()?;
     let port = port.parse().ok().filter(|&port| port != 0)?;
@@ -162,8 +161,7 @@ fn seconds(value: &str) -> Result<u64, String> {
     let seconds: f64 = seconds.ok_or_else(|| {
         format!(
             "vprotocol_correlated_checkpoint_interval is {value:?}: give a number of seconds, \
-                auto, or 0 for \
-             lines that are only taken when they are asked for"
+             auto, or 0 for checkpoints that are only taken on request"
         )
     })?;
     Ok((seconds * 1000.0).ceil() as u64)
@@ -175,33 +173,33 @@ mod tests {
 
     #[test]
     fn an_automatic_interval_needs_to_know_how_often_something_fails() {
-        let mut setup = JobConfig::default();
-        assert_eq!(setup.interval(), Interval::Off);
-        assert_eq!(setup.take("interval auto"), Ok(false));
-        assert!(setup.take("go").unwrap_err().contains("vprotocol_correlated_mtbf"));
-        assert_eq!(setup.take("mtbf 86400000"), Ok(false));
-        assert_eq!(setup.take("go"), Ok(true));
-        assert_eq!(setup.interval(), Interval::Auto { mtbf_ms: 86_400_000 });
+        let mut config = JobConfig::default();
+        assert_eq!(config.interval(), Interval::Off);
+        assert_eq!(config.take("interval auto"), Ok(false));
+        assert!(config.take("go").unwrap_err().contains("vprotocol_correlated_mtbf"));
+        assert_eq!(config.take("mtbf 86400000"), Ok(false));
+        assert_eq!(config.take("go"), Ok(true));
+        assert_eq!(config.interval(), Interval::Auto { mtbf_ms: 86_400_000 });
     }
 
     #[test]
-    fn who_can_go_back_alone_has_lines_by_default() {
-        let said = |lines: &[&str]| {
-            let mut setup = JobConfig::default();
-            lines.iter().for_each(|line| assert_eq!(setup.take(line), Ok(false), "{line}"));
-            setup.interval()
+    fn sets_that_can_be_rolled_back_alone_have_checkpoints_by_default() {
+        let interval = |lines: &[&str]| {
+            let mut config = JobConfig::default();
+            lines.iter().for_each(|line| assert_eq!(config.take(line), Ok(false), "{line}"));
+            config.interval()
         };
         let usual = Interval::Fixed { interval_ms: INTERVAL_MS };
-        assert_eq!(said(&["copies 1"]), usual);
-        assert_eq!(said(&["dir /a"]), usual);
-        assert_eq!(said(&["dir /a", "interval 0"]), Interval::Off);
-        assert_eq!(said(&["dir /a", "recover 0"]), Interval::Off);
-        assert_eq!(said(&[]), Interval::Off);
+        assert_eq!(interval(&["copies 1"]), usual);
+        assert_eq!(interval(&["dir /a"]), usual);
+        assert_eq!(interval(&["dir /a", "interval 0"]), Interval::Off);
+        assert_eq!(interval(&["dir /a", "recover 0"]), Interval::Off);
+        assert_eq!(interval(&[]), Interval::Off);
     }
 
     #[test]
-    fn what_mpirun_says_is_understood_and_nonsense_is_not() {
-        let mut setup = JobConfig::default();
+    fn what_mpirun_configures_is_understood_and_nonsense_is_not() {
+        let mut config = JobConfig::default();
         for line in [
             "dir /a b",
             "interval 1.5",
@@ -212,12 +210,12 @@ mod tests {
             "arg a b",
             "images lz4 4",
         ] {
-            assert_eq!(setup.take(line), Ok(false), "{line}");
+            assert_eq!(config.take(line), Ok(false), "{line}");
         }
-        assert_eq!(setup.take("go"), Ok(true));
-        assert_eq!(setup.directory, Some("/a b".into()));
-        assert_eq!((setup.interval_ms, setup.keep, setup.size), (Some(1500), 1, 4));
-        assert_eq!(setup.command, ["./x", "", "a b"]);
+        assert_eq!(config.take("go"), Ok(true));
+        assert_eq!(config.directory, Some("/a b".into()));
+        assert_eq!((config.interval_ms, config.keep, config.size), (Some(1500), 1, 4));
+        assert_eq!(config.command, ["./x", "", "a b"]);
         for line in [
             "dir relative",
             "size x",
@@ -232,7 +230,7 @@ mod tests {
             "images gzip 0",
             "images lz4 x",
         ] {
-            assert!(setup.take(line).is_err(), "{line}");
+            assert!(config.take(line).is_err(), "{line}");
         }
     }
 }

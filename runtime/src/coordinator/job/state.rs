@@ -1,9 +1,9 @@
-//! What the coordinator knows of the job, and what follows from what it hears. No I/O: effects
-//! are handed to the driver (`mod.rs`), time is an argument.
+//! What the coordinator knows of the job, and which rule handles which message. No I/O: effects are
+//! returned to the driver (`driver/`), time is an argument.
 //!
-//! 1. Orders concern ranks that have said who they are; lines are ordered when all are ready.
-//! 2. What a rank says counts for that rank only; nonsense is noted and changes nothing.
-//! 3. Whoever waits for a line hears of its end, once.
+//! 1. Orders concern ranks that have connected; checkpoints are ordered when all are ready.
+//! 2. A report of a rank counts for that rank only; protocol errors are logged and change nothing.
+//! 3. Whoever waits for a checkpoint is notified of its end, once.
 
 use crate::coordinator::job::config::JobConfig;
 use crate::coordinator::job::tables::checkpoint_requests::{CheckpointRequests, Requester};
@@ -28,11 +28,11 @@ use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 
-/// From the order until all have their picture.
+/// From the order until all have their snapshot.
 const QUIESCENCE_TIMEOUT_MS: u64 = 120_000;
 /// From there until all images are stored.
 const STORE_TIMEOUT_MS: u64 = 3_600_000;
-/// Until a line that was asked for and failed is tried once more.
+/// Until a checkpoint that was requested and failed is tried once more.
 const RETRY_MS: u64 = 1000;
 
 /// What is to be done.
@@ -44,11 +44,11 @@ pub enum Effect {
     SendNode(String, ToNode),
     /// Write this manifest, then call [`Job::committed`].
     Commit(Manifest),
-    /// Remove the manifest of this line.
-    Forget(CheckpointId),
+    /// Remove the manifest of this checkpoint.
+    RemoveManifest(CheckpointId),
     /// Answer this client of the command's socket.
     Reply(u64, Reply),
-    /// Send the ranks of a set that goes back what it has to do again.
+    /// Send the ranks of a set in rollback what they replay.
     Replay {
         /// Which.
         set: SetId,
@@ -56,27 +56,27 @@ pub enum Effect {
         incarnation: Incarnation,
         /// Its ranks.
         members: Vec<PeerId>,
-        /// Nothing: all go back together.
-        anew: bool,
+        /// A global rollback: they replay nothing.
+        global: bool,
     },
-    /// Ask others what they have of a set that has fallen, then call [`Job::fenced`].
+    /// Ask others what they have received of a failed set, then call [`Job::fenced`].
     Fence {
         /// Which.
         set: SetId,
-        /// The life in which it has fallen.
+        /// The incarnation in which it has failed.
         ran_in: Incarnation,
         /// The incarnation that begins.
         before: Incarnation,
-        /// Who may have something: rank, its set, and the life that it runs in.
+        /// Who may have received something: rank, its set, and the incarnation that it runs in.
         asked: Vec<(PeerId, SetId, Incarnation)>,
     },
     /// An order to mpirun.
     Mpirun(MpirunOrder),
     /// Write down an event.
     Log(Value),
-    /// Tell the user, on the standard error of mpirun.
-    Tell(String),
-    /// All agents and their ranks go on without a coordinator.
+    /// A message to the user, on the standard error of mpirun.
+    NotifyUser(String),
+    /// All agents and their ranks continue without a coordinator.
     DisableProtection,
 }
 
@@ -85,14 +85,14 @@ pub enum Effect {
 pub(crate) struct Rank {
     /// Its guardian is connected.
     pub(crate) here: bool,
-    /// Its node or its guardian is lost, and it was not started by another one yet.
+    /// Its node or its guardian is lost, and no other guardian has started it yet.
     pub(crate) lost: bool,
     /// The incarnation in which another guardian has started it, 0: never.
     pub(crate) adopted_in: Incarnation,
-    /// Whose guardian has started its guardian, if it was started by one.
+    /// The rank whose guardian has started its guardian, if any.
     pub(crate) host: Option<PeerId>,
     pub(crate) node: String,
-    /// Of the program, as it sees it itself.
+    /// Of the program, in its own name space.
     pub(crate) pid: u32,
     pub(crate) set: Option<SetId>,
     pub(crate) incarnation: Incarnation,
@@ -100,48 +100,48 @@ pub(crate) struct Rank {
     pub(crate) ready: bool,
     pub(crate) finishing: bool,
     pub(crate) ended: Option<i32>,
-    /// Its guardian was told that it is not started again.
+    /// Its guardian has been notified that it is not restarted.
     pub(crate) given_up: bool,
-    /// What was printed of its output, as far as that is only known here.
+    /// What was printed of its output, as far as only the coordinator knows it.
     pub(crate) printed: Printed,
-    /// Its output goes to mpirun by a way that is its own since it was there.
+    /// Its output goes to mpirun through a daemon of its own since this offset.
     pub(crate) own_way: Option<[u64; 2]>,
-    /// Where mpirun is in the streams of its output that come by way of the coordinator.
+    /// How far mpirun is in the streams of its output that the coordinator relays.
     pub(crate) reached: [Option<u64>; 2],
-    /// To this coordinator.
-    pub(crate) said_hello: bool,
+    /// It has sent `Hello` to this coordinator.
+    pub(crate) hello_received: bool,
     pub(crate) log: Option<[u64; 3]>,
     pub(crate) log_for: SetId,
-    pub(crate) card: Vec<u8>,
+    pub(crate) endpoint: Vec<u8>,
 }
 
 /// Everything about one job.
 pub struct Job {
     pub(crate) name: String,
-    pub(crate) setup: JobConfig,
+    pub(crate) config: JobConfig,
     pub(crate) ranks: BTreeMap<PeerId, Rank>,
-    /// Once all ranks are ready.
-    pub(crate) machine: Option<CheckpointScheduler>,
+    /// Set once all ranks are ready.
+    pub(crate) scheduler: Option<CheckpointScheduler>,
     pub(crate) recovery: Recovery,
     pub(crate) storage: Replicas,
-    pub(crate) places: Spares,
-    pub(crate) out_of_reach: UnreachableAgents,
-    pub(crate) prints: RelayedOutput,
+    pub(crate) spares: Spares,
+    pub(crate) unreachable: UnreachableAgents,
+    pub(crate) relayed_output: RelayedOutput,
     /// All ranks may leave MPI_Finalize.
     pub(crate) may_finish: bool,
-    pub(crate) lines: BTreeMap<CheckpointId, CheckpointState>,
-    pub(crate) wishes: CheckpointRequests,
-    /// Asked for while the job was starting, by who would rather wait than be refused.
-    pub(crate) early: Vec<(Requester, Vec<Input>)>,
-    pub(crate) cards_sent: bool,
-    /// Coordinators before this one.
-    pub(crate) life: u32,
-    /// This one has taken over, and not everybody has come to it yet.
-    pub(crate) again: Option<Failover>,
-    /// Another one would have to know what has changed.
+    pub(crate) checkpoints: BTreeMap<CheckpointId, CheckpointState>,
+    pub(crate) requests: CheckpointRequests,
+    /// Requested while the job was starting, by who rather waits than is refused.
+    pub(crate) early_requests: Vec<(Requester, Vec<Input>)>,
+    pub(crate) endpoints_sent: bool,
+    /// Coordinators of the job before this one.
+    pub(crate) failovers: u32,
+    /// A failover is in progress: not everybody has connected yet.
+    pub(crate) failover: Option<Failover>,
+    /// The persisted state is out of date.
     pub(crate) changed: bool,
-    /// Lines in a row that were given up.
-    pub(crate) failed_lines: u32,
+    /// Checkpoints in a row that were aborted.
+    pub(crate) failed_checkpoints: u32,
     pub(crate) effects: VecDeque<Effect>,
 }
 
@@ -151,26 +151,26 @@ fn ms(interval: u64) -> Interval {
 
 impl Job {
     /// A job of which nothing runs yet.
-    pub fn new(name: String, setup: JobConfig) -> Self {
+    pub fn new(name: String, config: JobConfig) -> Self {
         Self {
             name,
-            setup,
+            config,
             ranks: BTreeMap::new(),
-            machine: None,
+            scheduler: None,
             recovery: Recovery::default(),
             storage: Replicas::default(),
-            places: Spares::default(),
-            out_of_reach: UnreachableAgents::default(),
-            prints: RelayedOutput::default(),
+            spares: Spares::default(),
+            unreachable: UnreachableAgents::default(),
+            relayed_output: RelayedOutput::default(),
             may_finish: false,
-            lines: BTreeMap::new(),
-            wishes: CheckpointRequests::default(),
-            early: Vec::new(),
-            cards_sent: false,
-            life: 0,
-            again: None,
+            checkpoints: BTreeMap::new(),
+            requests: CheckpointRequests::default(),
+            early_requests: Vec::new(),
+            endpoints_sent: false,
+            failovers: 0,
+            failover: None,
             changed: true,
-            failed_lines: 0,
+            failed_checkpoints: 0,
             effects: VecDeque::new(),
         }
     }
@@ -182,13 +182,13 @@ impl Job {
 
     /// When [`Self::tick`] is due.
     pub fn next_deadline(&self) -> Option<u64> {
-        self.machine.as_ref().and_then(CheckpointScheduler::next_deadline)
+        self.scheduler.as_ref().and_then(CheckpointScheduler::next_deadline)
     }
 
     /// Time has passed.
     pub fn tick(&mut self, now: u64) {
         self.expire_failover(now);
-        self.look_for_missing(now);
+        self.check_reachability(now);
         self.input(now, Input::Tick);
     }
 
@@ -206,9 +206,9 @@ impl Job {
     }
 
     /// From the agent of `node`.
-    pub fn hear(&mut self, now: u64, node: &str, message: FromNode) {
+    pub fn handle(&mut self, now: u64, node: &str, message: FromNode) {
         self.dispatch(now, node, message);
-        self.see_who_has_come(now);
+        self.check_failover(now);
     }
 
     fn dispatch(&mut self, now: u64, node: &str, message: FromNode) {
@@ -217,8 +217,8 @@ impl Job {
                 self.guardian(rank, size, incarnation, node);
             }
             FromNode::Rank { rank, message } => self.handle_rank(now, rank, message),
-            FromNode::Frozen { rank, checkpoint: line, coordination_ns, pause_ns } => {
-                if let Some(state) = self.lines.get_mut(&line) {
+            FromNode::Frozen { rank, checkpoint, coordination_ns, pause_ns } => {
+                if let Some(state) = self.checkpoints.get_mut(&checkpoint) {
                     state.coordination_ns = state.coordination_ns.max(coordination_ns);
                     state.pause_ns = state.pause_ns.max(pause_ns);
                 }
@@ -226,28 +226,28 @@ impl Job {
                     now,
                     Input::Answered {
                         rank,
-                        answer: CheckpointAnswer::Frozen { checkpoint: line.0 },
+                        answer: CheckpointAnswer::Frozen { checkpoint: checkpoint.0 },
                     },
                 );
             }
-            FromNode::Stored { rank, checkpoint: line, bytes, raw_bytes, ns, checksum } => {
+            FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, checksum } => {
                 let set = self.ranks.get(&rank).and_then(|r| r.set).unwrap_or_default().0;
                 let node = node.to_owned();
-                if let Some(state) = self.lines.get_mut(&line) {
+                if let Some(state) = self.checkpoints.get_mut(&checkpoint) {
                     state.store_ns = state.store_ns.max(ns);
                     let image = Image { rank: rank.0, set, node, bytes, raw_bytes, checksum };
                     state.images.insert(rank, image);
                 }
-                self.stored(now, rank, line);
+                self.stored(now, rank, checkpoint);
             }
-            FromNode::StoreFailed { rank, checkpoint: line, reason } => {
-                self.problem(line, format!("rank {rank} on {node}: {reason}"));
-                self.input(now, Input::NotStored { rank, checkpoint: line.0 });
+            FromNode::StoreFailed { rank, checkpoint, reason } => {
+                self.problem(checkpoint, format!("rank {rank} on {node}: {reason}"));
+                self.input(now, Input::NotStored { rank, checkpoint: checkpoint.0 });
             }
             FromNode::Ended { rank, status } => self.ended(now, rank, status),
-            FromNode::GuardianDisconnected { rank } => self.gone(now, rank),
+            FromNode::GuardianDisconnected { rank } => self.guardian_disconnected(now, rank),
             FromNode::RankFailed { rank, status, incarnation } => {
-                self.fallen(now, rank, status, incarnation);
+                self.rank_failed(now, rank, status, incarnation);
             }
             FromNode::OutputOffsets { rank, out, err } => {
                 if let Some(Rank { printed, .. }) = self.ranks.get_mut(&rank) {
@@ -271,81 +271,81 @@ impl Job {
                 self.proxy_failed(now, host, rank, incarnation, reachable, &reason);
             }
             FromNode::SpareNode { addresses, .. } => self.spare(now, node, addresses),
-            FromNode::ReplicaServer { addresses } => self.shelf(now, node, addresses),
-            FromNode::ImageReplicated { rank, checkpoint: line, node } => {
-                self.copied(now, rank, line, &node)
+            FromNode::ReplicaServer { addresses } => self.replica_server(now, node, addresses),
+            FromNode::ImageReplicated { rank, checkpoint, node } => {
+                self.image_replicated(now, rank, checkpoint, &node)
             }
-            FromNode::ImageNotReplicated { rank, checkpoint: line, node, reason } => {
-                self.not_copied(now, rank, line, &node, &reason);
+            FromNode::ImageNotReplicated { rank, checkpoint, node, reason } => {
+                self.image_not_replicated(now, rank, checkpoint, &node, &reason);
             }
             _ => {}
         }
     }
 
     fn guardian(&mut self, id: PeerId, size: u32, incarnation: Incarnation, node: &str) {
-        if id.0 >= size || (self.setup.size != 0 && size != self.setup.size) {
+        if id.0 >= size || (self.config.size != 0 && size != self.config.size) {
             self.log(json!({"event": "protocol_error", "rank": id.0, "size": size, "node": node}));
             return;
         }
-        self.setup.size = size;
+        self.config.size = size;
         let rank = self.ranks.entry(id).or_default();
         (rank.here, rank.lost, rank.node) = (true, false, node.to_owned());
         rank.incarnation = incarnation;
         if incarnation.0 > 0 && incarnation == rank.adopted_in {
-            // This guardian was told, and counts from there on.
+            // This guardian has been sent the offset, and counts from there.
             rank.printed.exact = false;
         }
         self.log(json!({"event": "guardian", "rank": id.0, "node": node}));
         self.guardian_of_rollback(id, incarnation);
-        self.come_back(id);
-        self.notify_again(id);
+        self.guardian_reconnected(id);
+        self.repeat_may_finish(id);
     }
 
-    /// A set that had lost a guardian, and no rank, is whole again.
-    fn come_back(&mut self, id: PeerId) {
+    /// A set that had lost a guardian, and no rank, is intact again.
+    fn guardian_reconnected(&mut self, id: PeerId) {
         let Some(set) = self.ranks.get(&id).and_then(|rank| rank.set) else { return };
-        let whole = |id: &PeerId| self.ranks[id].here && self.ranks[id].ended.is_none();
+        let is_intact = |id: &PeerId| self.ranks[id].here && self.ranks[id].ended.is_none();
         if self.is_rolling_back(id) {
             return;
         }
-        if self.machine.is_some() && self.members(&[set]).iter().all(whole) {
-            // Nobody has gone back: it has nothing to repeat.
+        if self.scheduler.is_some() && self.members(&[set]).iter().all(is_intact) {
+            // Nobody was rolled back: nothing is replayed.
             self.input(0, Input::SetRestarted { set, checkpoint: u64::MAX });
             self.input(0, Input::ReplayComplete { set });
         }
     }
 
     fn handle_rank(&mut self, now: u64, id: PeerId, message: FromRank) {
-        let of_this_life = match &message {
+        let is_current = match &message {
             FromRank::Hello { incarnation, .. } => self.is_of_this_incarnation(id, *incarnation),
             _ => true,
         };
-        let Some(rank) = self.ranks.get_mut(&id).filter(|_| of_this_life) else { return };
+        let Some(rank) = self.ranks.get_mut(&id).filter(|_| is_current) else { return };
         match message {
-            FromRank::Hello { pid, incarnation, version, set, endpoint: card, .. } => {
+            FromRank::Hello { pid, incarnation, version, set, endpoint, .. } => {
                 (rank.pid, rank.set, rank.incarnation) = (pid, Some(set), incarnation);
-                (rank.card, rank.version, rank.said_hello) = (card, version, true);
+                (rank.endpoint, rank.version, rank.hello_received) = (endpoint, version, true);
                 self.log(json!({"event": "rank", "rank": id.0, "pid": pid, "set": set.0}));
-                self.come_back(id);
-                self.send_cards();
-                self.is_back(id);
+                self.guardian_reconnected(id);
+                self.send_endpoints();
+                self.rank_restored(id);
             }
             FromRank::Ready {} => {
                 rank.ready = true;
-                self.start_lines(now);
-                self.is_ready(now, id);
+                self.start_scheduler(now);
+                self.rank_ready(now, id);
             }
             FromRank::ReplayComplete {} => self.rank_replay_complete(now, id),
-            FromRank::ReplayPending { checkpoint: line } => self.is_replaying(now, id, line),
-            FromRank::OutgoingStopped { checkpoint: line } => {
-                let answer = CheckpointAnswer::Stopped { checkpoint: line.0 };
+            FromRank::ReplayPending { checkpoint } => self.replay_pending(now, id, checkpoint),
+            FromRank::OutgoingStopped { checkpoint } => {
+                let answer = CheckpointAnswer::Stopped { checkpoint: checkpoint.0 };
                 self.input(now, Input::Answered { rank: id, answer });
             }
-            FromRank::CheckpointFailed { checkpoint: line, reason } => {
+            FromRank::CheckpointFailed { checkpoint, reason } => {
                 let node = rank.node.clone();
-                self.problem(line, format!("rank {id} on {node}: {reason}"));
+                self.problem(checkpoint, format!("rank {id} on {node}: {reason}"));
                 let answer = CheckpointAnswer::Failed {
-                    checkpoint: line.0,
+                    checkpoint: checkpoint.0,
                     refusal: CheckpointRefusal::Snapshot,
                 };
                 self.input(now, Input::Answered { rank: id, answer });
@@ -354,11 +354,11 @@ impl Job {
                 rank.log = Some([log_bytes, log_bytes_peak, messages]);
                 rank.log_for = largest;
             }
-            FromRank::ReceivedVector { checkpoint: line, to, bytes } => {
-                // What an earlier life says may be of a line that there is no more.
+            FromRank::ReceivedVector { checkpoint, to, bytes } => {
+                // What an earlier incarnation sends may be of a checkpoint that no longer exists.
                 let known = self.ranks.contains_key(&to) && !self.is_being_restored(id);
                 if known {
-                    self.send(to, ToRank::ReceivedVector { checkpoint: line, from: id, bytes });
+                    self.send(to, ToRank::ReceivedVector { checkpoint, from: id, bytes });
                 }
             }
             FromRank::Finishing {} => {
@@ -370,89 +370,91 @@ impl Job {
             FromRank::LogNearlyFull { set, bytes } => self.log_nearly_full(now, id, set, bytes),
             FromRank::RequestCheckpoint { number, all, then_exit, wait } => {
                 let sets = rank.set.filter(|_| !all);
-                let wisher = Requester::Rank(id, number);
-                self.wish(now, wisher, sets, then_exit, wait);
+                let requester = Requester::Rank(id, number);
+                self.request(now, requester, sets, then_exit, wait);
             }
-            _ => {} // kept by guardians, or by `determinants`
+            _ => {} // for guardians, or for `determinants`
         }
     }
 
-    /// After a restart everybody has to learn the others' new addresses.
-    fn send_cards(&mut self) {
-        let restarted = self.setup.restore.is_some();
-        if !restarted || self.cards_sent || !self.all(|rank| rank.set.is_some()) {
+    /// After a restart everybody needs the new endpoints of all others.
+    fn send_endpoints(&mut self) {
+        let restarted = self.config.restore.is_some();
+        if !restarted || self.endpoints_sent || !self.all(|rank| rank.set.is_some()) {
             return;
         }
-        self.cards_sent = true;
-        let card = |(&rank, state): (&PeerId, &Rank)| RankEndpoint {
+        self.endpoints_sent = true;
+        let endpoint = |(&rank, state): (&PeerId, &Rank)| RankEndpoint {
             rank,
             incarnation: state.incarnation,
-            endpoint: state.card.clone(),
+            endpoint: state.endpoint.clone(),
         };
-        let cards: Vec<RankEndpoint> = self.ranks.iter().map(card).collect();
+        let endpoints: Vec<RankEndpoint> = self.ranks.iter().map(endpoint).collect();
         let restarted: Vec<PeerId> = self.ranks.keys().copied().collect();
         for &rank in &restarted {
-            let (cards, restarted) = (cards.clone(), restarted.clone());
-            self.send(rank, ToRank::Endpoints { endpoints: cards, restarted });
+            let (endpoints, restarted) = (endpoints.clone(), restarted.clone());
+            self.send(rank, ToRank::Endpoints { endpoints, restarted });
         }
     }
 
     /// Are all ranks of the job known, and is it true of each?
     pub(crate) fn all(&self, of: impl Fn(&Rank) -> bool) -> bool {
-        let size = self.setup.size as usize;
+        let size = self.config.size as usize;
         size > 0 && self.ranks.len() == size && self.ranks.values().all(of)
     }
 
-    fn start_lines(&mut self, now: u64) {
-        let waits = self.machine.is_some() || self.again.is_some();
+    fn start_scheduler(&mut self, now: u64) {
+        let waits = self.scheduler.is_some() || self.failover.is_some();
         if waits || !self.all(|rank| rank.ready && rank.set.is_some()) {
             return;
         }
-        let first = self.setup.first_line();
+        let first = self.config.first_checkpoint();
         let known = SchedulerState { next_checkpoint: first, ..SchedulerState::default() };
-        self.resume_lines(now, &known);
+        self.resume_scheduler(now, &known);
         self.log(json!({"event": "ready", "ranks": self.ranks.len()}));
-        if self.life > 0 {
-            self.is_whole(now, 0);
+        if self.failovers > 0 {
+            self.complete_failover(now, 0);
         }
         self.changed = true;
-        self.first_line(now);
-        self.take_early(now);
+        self.request_first_checkpoint(now);
+        self.handle_early_requests(now);
     }
 
-    /// Who has asked while the job was starting.
-    pub(crate) fn take_early(&mut self, now: u64) {
-        for (who, inputs) in core::mem::take(&mut self.early) {
+    /// Handles the requests that came while the job was starting.
+    pub(crate) fn handle_early_requests(&mut self, now: u64) {
+        for (who, inputs) in core::mem::take(&mut self.early_requests) {
             self.try_request(now, who, inputs);
         }
     }
 
-    /// Lines can be ordered from now on.
-    pub(crate) fn resume_lines(&mut self, now: u64, known: &SchedulerState) {
-        let possible = self.setup.has_storage();
+    /// Checkpoints can be ordered from now on.
+    pub(crate) fn resume_scheduler(&mut self, now: u64, known: &SchedulerState) {
+        let possible = self.config.has_storage();
         let if_possible = |interval| if possible { interval } else { Interval::Off };
         let config = Config {
-            set_interval: if_possible(ms(self.setup.set_interval_ms)),
-            global_interval: if_possible(self.setup.interval()),
+            set_interval: if_possible(ms(self.config.set_interval_ms)),
+            global_interval: if_possible(self.config.interval()),
             sets_at_once: 1,
-            // Where lines end with the job only the youngest is of use.
-            checkpoints_kept: if self.setup.is_local() { 1 } else { self.setup.keep },
+            // Where checkpoints end with the job only the youngest is of use.
+            checkpoints_kept: if self.config.is_local() { 1 } else { self.config.keep },
             quiescence_timeout_ms: QUIESCENCE_TIMEOUT_MS,
             store_timeout_ms: STORE_TIMEOUT_MS,
             retry_ms: RETRY_MS,
         };
         let sets: Vec<(PeerId, SetId)> =
             self.ranks.iter().filter_map(|(&id, rank)| Some((id, rank.set?))).collect();
-        let restored = self.setup.restore.as_deref().and_then(store::line_number);
+        let restored = self.config.restore.as_deref().and_then(store::checkpoint_number);
         let next = known.next_checkpoint;
-        self.machine = Some(match restored.filter(|_| known.kept.is_empty()) {
-            Some(line) => CheckpointScheduler::restored(config, &sets, line.0, next, now),
+        self.scheduler = Some(match restored.filter(|_| known.kept.is_empty()) {
+            Some(checkpoint) => {
+                CheckpointScheduler::restored(config, &sets, checkpoint.0, next, now)
+            }
             None => CheckpointScheduler::resumed(config, &sets, known, now),
         });
         self.count_room();
     }
 
-    /// All have said that they are done, or have ended anyway.
+    /// All are in MPI_Finalize, or have ended.
     fn finish(&mut self, id: PeerId) {
         if self.all(|rank| rank.finishing || rank.ended.is_some()) {
             let known = self.ranks.iter().filter(|(_, rank)| rank.finishing);
@@ -468,16 +470,20 @@ impl Job {
         let Some(rank) = self.ranks.get_mut(&id) else { return };
         rank.ended = Some(status);
         let finishing = rank.finishing;
-        // At the end of a job it is of no use any more.
+        // At the end of a job this is not needed.
         self.changed |= !self.may_finish;
-        // The job ends with it: that is no death.
-        let end = if status == 0 { "the job ended during the line" } else { "" };
+        // The job ends with it: that is no failure.
+        let end = if status == 0 { "the job ended during the checkpoint" } else { "" };
         self.log(json!({"event": "ended", "rank": id.0, "status": status}));
         if !end.is_empty() {
             let of_it = |s: &CheckpointState| !s.complete && s.ranks.contains(&id);
-            let open: Vec<CheckpointId> =
-                self.lines.iter().filter(|(_, s)| of_it(s)).map(|(&line, _)| line).collect();
-            open.into_iter().for_each(|line| self.problem(line, end.to_owned()));
+            let open: Vec<CheckpointId> = self
+                .checkpoints
+                .iter()
+                .filter(|(_, s)| of_it(s))
+                .map(|(&checkpoint, _)| checkpoint)
+                .collect();
+            open.into_iter().for_each(|checkpoint| self.problem(checkpoint, end.to_owned()));
         }
         self.input(now, Input::RankFailed { rank: id });
         if !finishing {
@@ -488,7 +494,7 @@ impl Job {
         }
     }
 
-    fn gone(&mut self, now: u64, id: PeerId) {
+    fn guardian_disconnected(&mut self, now: u64, id: PeerId) {
         let Some(rank) = self.ranks.get_mut(&id) else { return };
         rank.here = false;
         if rank.ended.is_none() {
@@ -499,13 +505,13 @@ impl Job {
 
     /// The connection to the agent of these ranks is lost.
     pub fn agent_gone(&mut self, now: u64, node: &str, ranks: &[PeerId]) {
-        ranks.iter().for_each(|&rank| self.gone(now, rank));
-        self.shelf_gone(now, node);
+        ranks.iter().for_each(|&rank| self.guardian_disconnected(now, rank));
+        self.replica_server_gone(now, node);
     }
 
-    /// Remembered until the line is given up.
-    pub(crate) fn problem(&mut self, line: CheckpointId, problem: String) {
-        if let Some(state) = self.lines.get_mut(&line)
+    /// Stored until the checkpoint is aborted.
+    pub(crate) fn problem(&mut self, checkpoint: CheckpointId, problem: String) {
+        if let Some(state) = self.checkpoints.get_mut(&checkpoint)
             && state.problem.is_empty()
         {
             state.problem = problem;
@@ -513,12 +519,12 @@ impl Job {
     }
 
     /// The manifest is written, or not.
-    pub fn committed(&mut self, now: u64, line: CheckpointId, result: Result<(), String>) {
+    pub fn committed(&mut self, now: u64, checkpoint: CheckpointId, result: Result<(), String>) {
         let input = match result {
-            Ok(()) => Input::Committed { checkpoint: line.0 },
+            Ok(()) => Input::Committed { checkpoint: checkpoint.0 },
             Err(problem) => {
-                self.problem(line, problem);
-                Input::NotCommitted { checkpoint: line.0 }
+                self.problem(checkpoint, problem);
+                Input::NotCommitted { checkpoint: checkpoint.0 }
             }
         };
         self.input(now, input);
@@ -532,12 +538,13 @@ impl Job {
     }
 
     pub(crate) fn try_input(&mut self, now: u64, input: Input) -> Result<(), String> {
-        let Some(machine) = &mut self.machine else { return Ok(()) };
-        machine.handle(now, input).map_err(|error| error.to_string())
+        let Some(scheduler) = &mut self.scheduler else { return Ok(()) };
+        scheduler.handle(now, input).map_err(|error| error.to_string())
     }
 
     pub(crate) fn carry_out(&mut self, now: u64) {
-        while let Some(output) = self.machine.as_mut().and_then(CheckpointScheduler::poll_output) {
+        while let Some(output) = self.scheduler.as_mut().and_then(CheckpointScheduler::poll_output)
+        {
             self.carry_out_one(now, output);
         }
     }

@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 
 pub(crate) const NODES: [&str; 3] = ["a", "b", "c"];
 
-/// A rank on each of three nodes, each a set; what was to be done since the last look.
+/// A rank on each of three nodes, each a set; effects since the last poll.
 pub(crate) struct World {
     pub(crate) job: Job,
     pub(crate) determinants: Determinants,
-    /// What another coordinator would read of them.
-    pub(crate) notes: BTreeMap<SetId, Vec<Vec<u8>>>,
+    /// What a coordinator after a failover would read of the determinants.
+    pub(crate) persisted: BTreeMap<SetId, Vec<Vec<u8>>>,
     /// Ranks answer `Fence` at once, of nothing recorded.
     pub(crate) answers: bool,
     /// Of each rank.
@@ -26,77 +26,77 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Nodes keep their images, and one other node a copy.
+    /// Nodes store their images, and one other node a replica.
     fn of_sets(sets: [u32; 3]) -> Self {
         let mut world = Self { sets: sets.map(SetId), ..Self::empty() };
         for (rank, node) in (0..).zip(NODES) {
-            world.comes(rank, node, 0);
+            world.connects(rank, node, 0);
         }
         world
     }
 
     pub(crate) fn empty() -> Self {
-        let setup = JobConfig { size: 3, copies: Some(1), ..JobConfig::default() };
+        let config = JobConfig { size: 3, replicas: Some(1), ..JobConfig::default() };
         let mut determinants = Determinants::new(0);
-        determinants.keep_notes();
-        let (job, notes, answers) = (Job::new("j".into(), setup), BTreeMap::new(), true);
+        determinants.enable_persistence();
+        let (job, persisted, answers) = (Job::new("j".into(), config), BTreeMap::new(), true);
         let sets = [0, 1, 2].map(SetId);
-        Self { job, determinants, notes, answers, sets, now: 1, effects: Vec::new() }
+        Self { job, determinants, persisted, answers, sets, now: 1, effects: Vec::new() }
     }
 
-    /// The first line is complete: each node has its own image, and the next one a copy.
-    pub(crate) fn with_line() -> Self {
-        Self::with_line_of([0, 1, 2])
+    /// The first checkpoint is complete: each node has its own image, and the next one a replica.
+    pub(crate) fn with_checkpoint() -> Self {
+        Self::with_checkpoint_of([0, 1, 2])
     }
 
     /// The same, where ranks are in these sets.
-    pub(crate) fn with_line_of(sets: [u32; 3]) -> Self {
+    pub(crate) fn with_checkpoint_of(sets: [u32; 3]) -> Self {
         let mut world = Self::of_sets(sets);
-        world.take_line(1);
+        world.take_checkpoint(1);
         assert_eq!(world.events("checkpoint_completed").len(), 1);
         world.effects.clear();
         world
     }
 
-    pub(crate) fn take_line(&mut self, line: u64) {
-        let line = CheckpointId(line);
+    pub(crate) fn take_checkpoint(&mut self, checkpoint: u64) {
+        let checkpoint = CheckpointId(checkpoint);
         for (rank, node) in (0..).zip(NODES) {
-            self.rank(rank, node, FromRank::OutgoingStopped { checkpoint: line });
+            self.rank(rank, node, FromRank::OutgoingStopped { checkpoint });
         }
         for (rank, node) in (0..).zip(NODES) {
             let rank = PeerId(rank);
-            self.hear(
+            self.handle(
                 node,
-                FromNode::Frozen { rank, checkpoint: line, coordination_ns: 1, pause_ns: 1 },
+                FromNode::Frozen { rank, checkpoint, coordination_ns: 1, pause_ns: 1 },
             );
             let (bytes, raw_bytes, ns, checksum) = (1, 1, 1, 1);
-            self.hear(
+            self.handle(
                 node,
-                FromNode::Stored { rank, checkpoint: line, bytes, raw_bytes, ns, checksum },
+                FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, checksum },
             );
         }
         for (rank, (node, next)) in (0..).zip(NODES.into_iter().zip(["b", "c", "a"])) {
             let (rank, next) = (PeerId(rank), next.to_owned());
-            self.hear(node, FromNode::ImageReplicated { rank, checkpoint: line, node: next });
+            self.handle(node, FromNode::ImageReplicated { rank, checkpoint, node: next });
         }
     }
 
-    /// The coordinator is killed, and another one knows what was kept.
-    pub(crate) fn again(mut self) -> Self {
+    /// The coordinator is killed, and another one reads what was persisted.
+    pub(crate) fn failover(mut self) -> Self {
         let kept = serde_json::to_vec(&self.job.state()).unwrap();
-        let (answers, notes) = (self.answers, core::mem::take(&mut self.notes));
+        let (answers, persisted) = (self.answers, core::mem::take(&mut self.persisted));
         self = Self { answers, ..Self::empty() };
-        for notes in notes.into_values() {
-            let batches = notes.iter().map(|batch| DeterminantBatch::decode(batch).unwrap());
+        for persisted in persisted.into_values() {
+            let batches = persisted.iter().map(|batch| DeterminantBatch::decode(batch).unwrap());
             self.determinants.resume(batches.collect());
         }
         self.job.resume(0, serde_json::from_slice(&kept).unwrap()).unwrap();
-        self.look();
+        self.poll();
         self
     }
 
-    /// Carry out what is between job and determinants, and keep the rest.
-    pub(crate) fn look(&mut self) {
+    /// Carries out what is between job and determinants, and collects the rest.
+    pub(crate) fn poll(&mut self) {
         let mut asked = Vec::new();
         loop {
             for out in self.determinants.take_out() {
@@ -108,11 +108,11 @@ impl World {
                         self.effects.push(Effect::Send(rank, ToNode::Rank { rank, message }));
                     }
                     Out::Log(event) => self.effects.push(Effect::Log(event)),
-                    Out::Note(set, batch) => self.notes.entry(set).or_default().push(batch),
-                    Out::NoteAnew(set, batch) => drop(self.notes.insert(set, vec![batch])),
+                    Out::Persist(set, batch) => self.persisted.entry(set).or_default().push(batch),
+                    Out::PersistAll(set, batch) => drop(self.persisted.insert(set, vec![batch])),
                     Out::Fenced(set, incarnation) => self.job.fenced(self.now, set, incarnation),
-                    Out::Hear(agent, message) => {
-                        self.job.hear(self.now, NODES[agent as usize], message);
+                    Out::Deliver(agent, message) => {
+                        self.job.handle(self.now, NODES[agent as usize], message);
                     }
                     Out::Agent(..) => {}
                 }
@@ -122,22 +122,19 @@ impl World {
                 Effect::Fence { set, ran_in, before, asked } => {
                     self.determinants.fence(*set, *ran_in, *before, asked.clone());
                 }
-                Effect::Replay { set, incarnation, members, anew } => {
-                    let told = if *anew {
-                        self.determinants.begin_anew(*set, *incarnation, members)
+                Effect::Replay { set, incarnation, members, global } => {
+                    let messages = if *global {
+                        self.determinants.begin_without_replay(*set, *incarnation, members)
                     } else {
                         self.determinants.replay(*set, *incarnation, members)
                     };
-                    for (rank, message) in told {
+                    for (rank, message) in messages {
                         self.effects.push(Effect::Send(rank, ToNode::Rank { rank, message }));
                     }
                     self.determinants.replayed(*set);
                 }
-                Effect::Send(
-                    _,
-                    ToNode::Rank { message: ToRank::Abort { checkpoint: line, .. }, .. },
-                ) => {
-                    self.determinants.aborted(*line);
+                Effect::Send(_, ToNode::Rank { message: ToRank::Abort { checkpoint, .. }, .. }) => {
+                    self.determinants.aborted(*checkpoint);
                 }
                 _ => {}
             }
@@ -150,7 +147,7 @@ impl World {
         }
     }
 
-    /// The answer of a rank that runs in the life that the job knows.
+    /// The answer of a rank that runs in the incarnation that the job knows.
     pub(crate) fn fenced(&mut self, rank: u32, set: u32, before: u16, recorded: u64) {
         let known = &self.job.ranks[&PeerId(rank)];
         let (node, incarnation) = (known.node.clone(), known.incarnation);
@@ -158,28 +155,28 @@ impl World {
         self.rank(rank, &node, FromRank::Fenced { set, before, incarnation, recorded });
     }
 
-    pub(crate) fn hear(&mut self, node: &str, message: FromNode) {
+    pub(crate) fn handle(&mut self, node: &str, message: FromNode) {
         self.now += 1;
         let agent = NODES.iter().position(|of| *of == node).unwrap_or_default();
-        if !self.determinants.hear(agent as u64, &message) {
-            self.job.hear(self.now, node, message);
+        if !self.determinants.handle(agent as u64, &message) {
+            self.job.handle(self.now, node, message);
         }
-        self.look();
+        self.poll();
     }
 
-    pub(crate) fn mpirun(&mut self, word: &str) {
+    pub(crate) fn mpirun(&mut self, text: &str) {
         self.now += 1;
-        self.job.hear_mpirun(self.now, word);
-        self.look();
+        self.job.handle_mpirun(self.now, text);
+        self.poll();
     }
 
     pub(crate) fn rank(&mut self, rank: u32, node: &str, message: FromRank) {
-        self.hear(node, FromNode::Rank { rank: PeerId(rank), message });
+        self.handle(node, FromNode::Rank { rank: PeerId(rank), message });
     }
 
     pub(crate) fn guardian(&mut self, rank: u32, node: &str, incarnation: u16) {
         let (rank, incarnation) = (PeerId(rank), Incarnation(incarnation));
-        self.hear(node, FromNode::Guardian { rank, size: 3, pid: 7, incarnation });
+        self.handle(node, FromNode::Guardian { rank, size: 3, pid: 7, incarnation });
     }
 
     pub(crate) fn hello(&mut self, rank: u32, node: &str, incarnation: u16) {
@@ -195,18 +192,18 @@ impl World {
         self.rank(rank, node, hello);
     }
 
-    /// Agent, guardian and rank, as they say it to each coordinator.
-    pub(crate) fn comes(&mut self, rank: u32, node: &str, incarnation: u16) {
-        self.hear(node, FromNode::ReplicaServer { addresses: format!("{node}:1") });
+    /// Agent, guardian and rank connect, as they do to each coordinator.
+    pub(crate) fn connects(&mut self, rank: u32, node: &str, incarnation: u16) {
+        self.handle(node, FromNode::ReplicaServer { addresses: format!("{node}:1") });
         self.guardian(rank, node, incarnation);
         self.hello(rank, node, incarnation);
         self.rank(rank, node, FromRank::Ready {});
     }
 
     /// The program of a rank was ended by a signal.
-    pub(crate) fn falls(&mut self, rank: u32, node: &str, incarnation: u16) {
+    pub(crate) fn fails(&mut self, rank: u32, node: &str, incarnation: u16) {
         let (rank, incarnation) = (PeerId(rank), Incarnation(incarnation));
-        self.hear(node, FromNode::RankFailed { rank, status: libc::SIGKILL, incarnation });
+        self.handle(node, FromNode::RankFailed { rank, status: libc::SIGKILL, incarnation });
     }
 
     pub(crate) fn events(&self, name: &str) -> Vec<Value> {
@@ -218,13 +215,13 @@ impl World {
     }
 
     pub(crate) fn to_mpirun(&self) -> Vec<String> {
-        let mut words = Vec::new();
+        let mut orders = Vec::new();
         for effect in &self.effects {
             if let Effect::Mpirun(order) = effect {
-                words.push(order.to_string());
+                orders.push(order.to_string());
             }
         }
-        words
+        orders
     }
 
     pub(crate) fn sent(&self, rank: u32) -> Vec<&ToNode> {

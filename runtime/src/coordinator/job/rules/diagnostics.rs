@@ -1,5 +1,5 @@
-//! What the user is told when a job cannot go on: what is lost, who had it, and what can still be
-//! done. Part of [`Job`]: no I/O.
+//! What is reported to the user when a job cannot continue: what is lost, who had it, and what can
+//! still be done. Part of [`Job`]: no I/O.
 
 use crate::coordinator::job::state::{Effect, Job};
 use crate::coordinator::job::tables::mpirun_orders::MpirunOrder;
@@ -11,7 +11,7 @@ use serde_json::json;
 use std::path::Path;
 
 impl Job {
-    /// The job cannot go on.
+    /// The job cannot continue.
     pub(crate) fn fail(&mut self, reason: String) {
         self.log(json!({"event": "not_recovered", "reason": reason}));
         if !core::mem::replace(&mut self.recovery.failed, true) {
@@ -21,15 +21,15 @@ impl Job {
         }
     }
 
-    /// A set does not go back, and mpirun does what it always does about its ranks.
+    /// A set is not rolled back, and mpirun does what it always does about its ranks.
     pub(crate) fn leave_to_mpirun(&mut self, set: SetId, reason: &str) {
         self.log(json!({"event": "not_recovered", "set": set.0, "reason": reason}));
-        // Otherwise nobody has been promised anything.
-        if self.setup.recover && self.setup.has_storage() && self.machine.is_some() {
+        // Otherwise no recovery was promised.
+        if self.config.recover && self.config.has_storage() && self.scheduler.is_some() {
             let ranks = self.members(&[set]).iter().map(ToString::to_string).collect();
             let (ranks, way_out) = (some_of(ranks, ", "), self.way_out());
-            let text = format!("set {set} (ranks {ranks}) does not go back: {reason}. {way_out}");
-            self.effects.push_back(Effect::Tell(text));
+            let text = format!("set {set} (ranks {ranks}) is not rolled back: {reason}. {way_out}");
+            self.effects.push_back(Effect::NotifyUser(text));
         }
     }
 
@@ -47,30 +47,32 @@ impl Job {
         }
     }
 
-    /// From where the whole job can be started again, and how.
+    /// From which checkpoint the whole job can be restarted, and how.
     fn way_out(&self) -> String {
         let command = |folder: &Path| format!("rustbtl restart {}", folder.display());
-        let earlier = self.setup.restore.as_deref().map(command);
-        let line =
-            self.machine.as_ref().and_then(CheckpointScheduler::last_global).map(CheckpointId);
-        match (line, earlier) {
-            (Some(line), _) if !self.is_local(line) => format!(
-                "Line {line} of all ranks is complete; to go on from it: {}",
-                command(&self.folder_of(line))
+        let earlier = self.config.restore.as_deref().map(command);
+        let checkpoint =
+            self.scheduler.as_ref().and_then(CheckpointScheduler::last_global).map(CheckpointId);
+        match (checkpoint, earlier) {
+            (Some(checkpoint), _) if !self.is_local(checkpoint) => format!(
+                "Checkpoint {checkpoint} of all ranks is complete; to continue from it: {}",
+                command(&self.folder_of(checkpoint))
             ),
             (_, Some(command)) => format!(
-                "Of this job there is no line of all ranks; to go on from the one that it was \
-                 restarted from: {command}"
+                "Of this job there is no checkpoint of all ranks; to continue from the one that it \
+                 was restarted from: {command}"
             ),
-            (_, None) if self.setup.is_local() => {
+            (_, None) if self.config.is_local() => {
                 "There is nothing to restart the job from: without \
                     vprotocol_correlated_checkpoint_dir nodes \
                  keep checkpoints only as long as it runs"
                     .into()
             }
-            (_, None) => "There is nothing to restart the job from: no line of all its ranks was \
-                          complete"
-                .into(),
+            (_, None) => {
+                "There is nothing to restart the job from: no checkpoint of all its ranks \
+                          was complete"
+                    .into()
+            }
         }
     }
 }

@@ -1,14 +1,15 @@
 //! A coordinator that was started in place of a killed one. Part of [`Job`]: no I/O.
 //!
 //! Source: docs/adr/0011. What only the coordinator knew is in a [`PersistedState`]; the rest comes
-//! from guardians, who say once more who they are. Until all have come, nothing is decided.
+//! from guardians, which connect and identify themselves again. Until all have connected, nothing
+//! is decided.
 //!
-//! 1. Nothing that follows from a change of the state is done before the state is kept.
-//! 2. A loss is handled when every rank has come that is not lost itself: whoever is told to go
-//!    back can be told, and where it goes to is known.
-//! 3. A set that was on its way back, and had not met the others, begins anew in the next
-//!    incarnation: who was told what is not known. So the others are asked anew what they have of
-//!    it (`recovery`, 5), too.
+//! 1. A change of the state is persisted before anything that follows from it is done.
+//! 2. A loss is handled when every rank has connected that is not lost itself: so every rank can be
+//!    ordered to roll back, and its node is known.
+//! 3. A set whose rollback had begun, and that was not connected to the others, is rolled back
+//!    again in the next incarnation: it is not known which orders it has received. So the others
+//!    are asked again what they have received of it (`rollback`, 5).
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -28,33 +29,34 @@ use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Version of the state.
+/// Version of the persisted state.
 const FORMAT: u32 = 3;
-/// How long ranks may take to come back before a word is said about it. Agents try for less.
+/// How long ranks may take to connect before they are reported missing. Agents try for less.
 const PATIENCE_MS: u64 = 20_000;
-/// Of so many lines before the next one what is left is removed.
+/// What is left of so many checkpoints before the next one is removed.
 const LEFTOVERS: u64 = 8;
 
 impl Job {
-    /// Is there something in the state that was not kept yet?
-    pub fn must_remember(&mut self) -> bool {
+    /// Has the state changed since it was persisted?
+    pub fn must_persist(&mut self) -> bool {
         core::mem::take(&mut self.changed)
     }
 
-    /// What a coordinator that comes after this one has to know.
+    /// The state that a coordinator after a failover reads.
     pub fn state(&self) -> PersistedState {
-        let known = self.machine.as_ref().map(|machine| machine.state());
-        let lines =
+        let known = self.scheduler.as_ref().map(|scheduler| scheduler.state());
+        let scheduler =
             known.map(|SchedulerState { next_checkpoint, globals, kept }| PersistedScheduler {
                 next: next_checkpoint,
                 globals,
-                kept: kept.into_iter().map(|(set, lines)| (set.0, lines)).collect(),
+                kept: kept.into_iter().map(|(set, checkpoints)| (set.0, checkpoints)).collect(),
             });
-        // Killed again before all have come.
-        let lines = lines.or_else(|| self.again.as_ref().map(|again| again.lines.clone()));
-        let complete = self.lines.iter().filter(|(_, line)| line.complete);
-        let complete = complete.map(|(line, state)| PersistedCheckpoint {
-            line: line.0,
+        // For a second failover before all have connected.
+        let scheduler =
+            scheduler.or_else(|| self.failover.as_ref().map(|failover| failover.scheduler.clone()));
+        let complete = self.checkpoints.iter().filter(|(_, checkpoint)| checkpoint.complete);
+        let complete = complete.map(|(checkpoint, state)| PersistedCheckpoint {
+            checkpoint: checkpoint.0,
             kind: state.kind,
             ranks: state.ranks.iter().map(|rank| rank.0).collect(),
             images: state.images.values().cloned().collect(),
@@ -74,44 +76,42 @@ impl Job {
             };
             (id.0, of)
         };
-        let (mut going, falls) = self.recovery.state();
-        let again = self.again.iter().flat_map(|again| again.going.iter());
-        let with_all = self.again.as_ref().is_some_and(|again| again.with_all);
-        going.extend(again.map(|set| PersistedRollback {
+        let (mut rollbacks, failures) = self.recovery.state();
+        let failover = self.failover.iter().flat_map(|failover| failover.sets.iter());
+        let global = self.failover.as_ref().is_some_and(|failover| failover.global);
+        rollbacks.extend(failover.map(|set| PersistedRollback {
             set: set.0,
-            with_all,
+            global,
             ..PersistedRollback::default()
         }));
-        let given = self.recovery.given.iter().map(|(set, given)| (set.0, given.0));
+        let newest =
+            self.recovery.newest_incarnations.iter().map(|(set, newest)| (set.0, newest.0));
         PersistedState {
             format: FORMAT,
-            life: self.life,
-            size: self.setup.size,
+            failovers: self.failovers,
+            size: self.config.size,
             may_finish: self.may_finish,
-            let_go: self.is_protection_disabled(),
-            lines,
+            protection_disabled: self.is_protection_disabled(),
+            scheduler,
             complete: complete.collect(),
             ranks: self.ranks.iter().map(rank).collect(),
-            going,
-            falls,
-            given: given.collect(),
+            rollbacks,
+            failures,
+            newest_incarnations: newest.collect(),
             held: self.storage.state(),
             clocks: Vec::new(),
         }
     }
 
-    /// Go on in the middle of a job of which this is known.
-    ///
-    /// # Errors
-    /// The state is of another version.
+    /// Continues a job with this state.
     pub fn resume(&mut self, now: u64, state: PersistedState) -> Result<(), String> {
         if state.format != FORMAT {
             return Err(format!("the state has format {}, not {FORMAT}", state.format));
         }
-        self.life = state.life + 1;
-        self.setup.size = state.size.max(self.setup.size);
+        self.failovers = state.failovers + 1;
+        self.config.size = state.size.max(self.config.size);
         self.may_finish = state.may_finish;
-        self.out_of_reach.let_go = state.let_go;
+        self.unreachable.protection_disabled = state.protection_disabled;
         for (id, of) in state.ranks {
             let rank = Rank {
                 node: of.node,
@@ -122,7 +122,7 @@ impl Job {
                 ended: of.ended,
                 printed: Printed { bytes: of.printed, exact: of.exact },
                 own_way: of.own_way,
-                // Of one that does not come it has to be known whose set it was.
+                // The set of a rank that does not connect is needed, too.
                 set: of.set.map(SetId),
                 ..Rank::default()
             };
@@ -130,107 +130,113 @@ impl Job {
         }
         for of in state.complete {
             let images = of.images.into_iter().map(|image| (PeerId(image.rank), image));
-            let line = CheckpointState::complete(
+            let checkpoint = CheckpointState::complete(
                 of.kind,
                 of.ranks.into_iter().map(PeerId).collect(),
                 images.collect(),
             );
-            self.lines.insert(CheckpointId(of.line), line);
+            self.checkpoints.insert(CheckpointId(of.checkpoint), checkpoint);
         }
         self.storage.resume(state.held);
-        let (behind, anew): (Vec<PersistedRollback>, Vec<PersistedRollback>) =
-            state.going.into_iter().partition(|going| going.behind);
-        self.recovery.resume(now, behind, &state.falls);
-        let given = |(set, given)| (SetId(set), Incarnation(given));
-        self.recovery.given = state.given.into_iter().map(given).collect();
-        let coordinator = self.life;
-        let Some(lines) = state.lines.filter(|_| !self.may_finish && !state.let_go) else {
-            // As at the beginning, or at the end.
+        let (replaying, restarting): (Vec<PersistedRollback>, Vec<PersistedRollback>) =
+            state.rollbacks.into_iter().partition(|rollback| rollback.replaying);
+        self.recovery.resume(now, replaying, &state.failures);
+        let newest = |(set, newest)| (SetId(set), Incarnation(newest));
+        self.recovery.newest_incarnations =
+            state.newest_incarnations.into_iter().map(newest).collect();
+        let coordinator = self.failovers;
+        let Some(scheduler) =
+            state.scheduler.filter(|_| !self.may_finish && !state.protection_disabled)
+        else {
+            // As at the start of a job, or at its end.
             self.log(json!({"event": "failover_started", "life": coordinator, "ready": false}));
             return Ok(());
         };
-        self.cards_sent = true;
-        let again = Failover {
-            lines,
-            with_all: anew.iter().any(|going| going.with_all),
-            going: anew.into_iter().map(|going| SetId(going.set)).collect(),
+        self.endpoints_sent = true;
+        let failover = Failover {
+            scheduler,
+            global: restarting.iter().any(|rollback| rollback.global),
+            sets: restarting.into_iter().map(|rollback| SetId(rollback.set)).collect(),
             since_ms: now,
             ..Failover::default()
         };
         self.log(json!({
             "event": "failover_started", "life": coordinator, "ready": true,
-            "going_back": again.going.iter().map(|set| set.0).collect::<Vec<_>>(),
+            "going_back": failover.sets.iter().map(|set| set.0).collect::<Vec<_>>(),
         }));
-        self.again = Some(again);
+        self.failover = Some(failover);
         Ok(())
     }
 
-    /// Whom it waits for, if it is not known yet who is there.
+    /// Ranks that a failover waits for; None: there is no failover.
     pub(crate) fn awaited(&self) -> Option<Vec<PeerId>> {
-        let again = self.again.as_ref()?;
+        let failover = self.failover.as_ref()?;
         let lost = |id: PeerId, rank: &Rank| {
-            again.words.iter().any(|word| match word.split_once(' ') {
+            failover.deferred.iter().any(|message| match message.split_once(' ') {
                 Some(("lost", node)) => same_host(&rank.node, node),
                 Some(("guardian", of)) => of.parse() == Ok(id.0),
                 _ => false,
             })
         };
-        let has_come = |id: PeerId, rank: &Rank| {
-            let restarts = rank.set.is_some_and(|set| again.going.contains(&set));
-            let runs = rank.said_hello && rank.ready;
+        let has_connected = |id: PeerId, rank: &Rank| {
+            let restarts = rank.set.is_some_and(|set| failover.sets.contains(&set));
+            let runs = rank.hello_received && rank.ready;
             rank.ended.is_some()
                 || rank.lost
                 || lost(id, rank)
-                || rank.here && (restarts || runs || again.fallen.contains_key(&id))
+                || rank.here && (restarts || runs || failover.failed_ranks.contains_key(&id))
         };
-        let missing = self.ranks.iter().filter(|(id, rank)| !has_come(**id, rank));
+        let missing = self.ranks.iter().filter(|(id, rank)| !has_connected(**id, rank));
         Some(missing.map(|(&id, _)| id).collect())
     }
 
-    /// A word from mpirun that has to wait. True: it does.
-    pub(crate) fn waits_with_word(&mut self, now: u64, word: &str) -> bool {
-        let Some(again) = &mut self.again else { return false };
-        again.words.push(word.to_owned());
-        self.see_who_has_come(now);
+    /// A message of mpirun during a failover. True: it is handled later.
+    pub(crate) fn defer_message(&mut self, now: u64, message: &str) -> bool {
+        let Some(failover) = &mut self.failover else { return false };
+        failover.deferred.push(message.to_owned());
+        self.check_failover(now);
         true
     }
 
-    /// News that a program has fallen. True: it waits.
-    pub(crate) fn waits_with_fallen(
+    /// A failed program during a failover. True: it is handled later.
+    pub(crate) fn defer_failure(
         &mut self,
         now: u64,
         rank: PeerId,
         status: i32,
         incarnation: Incarnation,
     ) -> bool {
-        let Some(again) = &mut self.again else { return false };
-        again.fallen.insert(rank, (status, incarnation));
-        self.see_who_has_come(now);
+        let Some(failover) = &mut self.failover else { return false };
+        failover.failed_ranks.insert(rank, (status, incarnation));
+        self.check_failover(now);
         true
     }
 
-    /// Who is missing after a while is told, and losses beside it end the job.
+    /// Reports who is missing after a while. With a loss beside it the job ends.
     pub(crate) fn expire_failover(&mut self, now: u64) {
         let Some(missing) = self.awaited() else { return };
-        let Some(again) = &mut self.again else { return };
-        if again.told || now < again.since_ms.saturating_add(PATIENCE_MS) {
+        let Some(failover) = &mut self.failover else { return };
+        if failover.reported || now < failover.since_ms.saturating_add(PATIENCE_MS) {
             return;
         }
-        again.told = true;
-        let loss = again.words.iter().find(|word| !word.starts_with("checkpoint")).cloned();
+        failover.reported = true;
+        let loss =
+            failover.deferred.iter().find(|message| !message.starts_with("checkpoint")).cloned();
         let names: Vec<String> = missing.iter().map(|id| self.name_of(*id)).collect();
         let names = names.join(", ");
         let numbers: Vec<u32> = missing.iter().map(|rank| rank.0).collect();
-        self.log(json!({"event": "failover_incomplete", "life": self.life, "missing": numbers}));
+        self.log(
+            json!({"event": "failover_incomplete", "life": self.failovers, "missing": numbers}),
+        );
         if let Some(loss) = loss {
             let reason = format!(
-                "the job's coordinator was killed and started again, and before {names} had come \
-                 back to it, there was a loss ({loss})"
+                "the job's coordinator was killed and started again, and before {names} had \
+                 connected to it, there was a loss ({loss})"
             );
             return self.fail(reason);
         }
-        self.effects.push_back(Effect::Tell(format!(
-            "job {}: its coordinator was started again, but {names} did not come back to it: the \
+        self.effects.push_back(Effect::NotifyUser(format!(
+            "job {}: its coordinator was started again, but {names} did not connect to it: the \
              job is not protected until then",
             self.name
         )));
@@ -240,29 +246,30 @@ impl Job {
         format!("rank {id} on {}", self.ranks.get(&id).map_or("?", |rank| rank.node.as_str()))
     }
 
-    /// Have all come?
-    pub(crate) fn see_who_has_come(&mut self, now: u64) {
+    /// Ends the failover when all have connected.
+    pub(crate) fn check_failover(&mut self, now: u64) {
         if self.awaited().is_none_or(|missing| !missing.is_empty()) {
             return;
         }
-        let Some(again) = self.again.take() else { return };
-        let PersistedScheduler { next, globals, kept } = again.lines;
+        let Some(failover) = self.failover.take() else { return };
+        let PersistedScheduler { next, globals, kept } = failover.scheduler;
         let kept: BTreeMap<SetId, Vec<u64>> =
-            kept.into_iter().map(|(set, lines)| (SetId(set), lines)).collect();
+            kept.into_iter().map(|(set, checkpoints)| (SetId(set), checkpoints)).collect();
         let known = SchedulerState { next_checkpoint: next, globals, kept };
-        self.resume_lines(now, &known);
-        self.tidy_up(next);
-        let behind = self.recovery.behind();
-        for &(set, line) in &behind {
-            self.input(now, Input::SetRestarted { set, checkpoint: line.0 });
+        self.resume_scheduler(now, &known);
+        self.remove_leftovers(next);
+        let replaying = self.recovery.replaying();
+        for &(set, checkpoint) in &replaying {
+            self.input(now, Input::SetRestarted { set, checkpoint: checkpoint.0 });
         }
-        // The coordinator before this one may have been killed before all had heard of them. (Who
-        // is not ready may be a new process that waits for cards of its own.)
-        let behind: Vec<SetId> = behind.into_iter().map(|(set, _)| set).collect();
-        let mut behind = self.members(&behind);
-        behind.retain(|rank| self.ranks[rank].ready && self.ranks[rank].said_hello);
-        if !behind.is_empty() {
-            self.make_known(&behind, |rank| rank.ready);
+        // The coordinator before this one may have been killed before it had sent their endpoints
+        // to all. (A rank that is not ready may be a new process that waits for endpoints of its
+        // own.)
+        let replaying: Vec<SetId> = replaying.into_iter().map(|(set, _)| set).collect();
+        let mut replaying = self.members(&replaying);
+        replaying.retain(|rank| self.ranks[rank].ready && self.ranks[rank].hello_received);
+        if !replaying.is_empty() {
+            self.announce(&replaying, |rank| rank.ready);
         }
         for (id, finishing, ended) in
             self.ranks.iter().map(|(&id, r)| (id, r.finishing, r.ended)).collect::<Vec<_>>()
@@ -273,40 +280,40 @@ impl Job {
                 self.input(now, Input::Finishing { rank: id });
             }
         }
-        let ms = now.saturating_sub(again.since_ms);
-        self.log(json!({"event": "failover_state_loaded", "life": self.life, "ms": ms}));
+        let ms = now.saturating_sub(failover.since_ms);
+        self.log(json!({"event": "failover_state_loaded", "life": self.failovers, "ms": ms}));
         self.changed = true;
-        let words: Vec<&String> =
-            again.words.iter().filter(|word| !word.starts_with("checkpoint")).collect();
-        // What mpirun has lost decides who is there to be told anything.
-        let mut sets = again.going;
-        for word in &words {
-            if let Some(("lost", node)) = word.split_once(' ') {
+        let deferred: Vec<&String> =
+            failover.deferred.iter().filter(|message| !message.starts_with("checkpoint")).collect();
+        // The nodes that mpirun has lost decide who can receive orders.
+        let mut sets = failover.sets;
+        for message in &deferred {
+            if let Some(("lost", node)) = message.split_once(' ') {
                 sets.retain(|set| !self.has_rank_on(*set, node));
             }
         }
         let ordered = match sets.first() {
-            Some(_) if again.with_all => self.roll_back_all(
+            Some(_) if failover.global => self.roll_back_all(
                 now,
-                "all were on their way back when the coordinator ended",
+                "a global rollback was in progress when the coordinator ended",
                 None,
             ),
-            _ => self.go_back(now, &sets),
+            _ => self.roll_back(now, &sets),
         };
         if let Err(reason) = ordered {
             let sets = some_of(sets.iter().map(ToString::to_string).collect(), ", ");
-            self.fail(format!("sets that were on their way back ({sets}) cannot: {reason}"));
+            self.fail(format!("the rollback of sets {sets} cannot be continued: {reason}"));
         }
-        for word in again.words {
-            self.hear_mpirun(now, &word);
+        for message in failover.deferred {
+            self.handle_mpirun(now, &message);
         }
-        for (rank, (status, incarnation)) in again.fallen {
-            self.fallen(now, rank, status, incarnation);
+        for (rank, (status, incarnation)) in failover.failed_ranks {
+            self.rank_failed(now, rank, status, incarnation);
         }
         self.replenish(now);
-        self.first_line(now);
-        self.is_whole(now, again.since_ms);
-        self.take_early(now);
+        self.request_first_checkpoint(now);
+        self.complete_failover(now, failover.since_ms);
+        self.handle_early_requests(now);
     }
 
     fn has_rank_on(&self, set: SetId, node: &str) -> bool {
@@ -317,46 +324,46 @@ impl Job {
         self.members(&[set]).iter().any(on_it)
     }
 
-    /// What is left of lines that were under way, or not wanted any more.
-    fn tidy_up(&mut self, next: u64) {
+    /// Removes what is left of checkpoints that were in progress, or not needed any more.
+    fn remove_leftovers(&mut self, next: u64) {
         let numbers = next.saturating_sub(LEFTOVERS)..next;
-        let restored = self.setup.first_line();
+        let restored = self.config.first_checkpoint();
         let ranks: Vec<PeerId> = self.ranks.keys().copied().collect();
         let nodes: BTreeSet<String> = self.ranks.values().map(|rank| rank.node.clone()).collect();
-        for line in numbers.filter(|&line| line >= restored).map(CheckpointId) {
-            if self.lines.contains_key(&line) {
+        for checkpoint in numbers.filter(|&checkpoint| checkpoint >= restored).map(CheckpointId) {
+            if self.checkpoints.contains_key(&checkpoint) {
                 continue;
             }
-            if self.setup.is_local() {
+            if self.config.is_local() {
                 for node in &nodes {
-                    let clear = ToNode::DeleteCheckpoint { checkpoint: line, ranks: ranks.clone() };
+                    let clear = ToNode::DeleteCheckpoint { checkpoint, ranks: ranks.clone() };
                     self.effects.push_back(Effect::SendNode(node.clone(), clear));
                 }
                 continue;
             }
-            self.effects.push_back(Effect::Forget(line));
+            self.effects.push_back(Effect::RemoveManifest(checkpoint));
             for &rank in &ranks {
-                self.effects
-                    .push_back(Effect::Send(rank, ToNode::Discard { rank, checkpoint: line }));
+                self.effects.push_back(Effect::Send(rank, ToNode::Discard { rank, checkpoint }));
             }
         }
     }
 
-    /// Say so, if sets are not on their way back.
-    pub(crate) fn is_whole(&mut self, now: u64, since_ms: u64) {
-        let protected = self.setup.recover && self.setup.has_storage();
-        self.see_whether_covered();
+    /// Reports the end of the failover.
+    pub(crate) fn complete_failover(&mut self, now: u64, since_ms: u64) {
+        let protected = self.config.recover && self.config.has_storage();
+        self.check_replication();
         self.log(json!({
-            "event": "failover_completed", "life": self.life, "ms": now.saturating_sub(since_ms),
+            "event": "failover_completed", "life": self.failovers,
+            "ms": now.saturating_sub(since_ms),
             "recovers": protected && !self.may_finish,
-            "covered": !self.setup.is_local() || self.storage.covered,
-            "going_back": self.recovery.going.keys().map(|set| set.0).collect::<Vec<_>>(),
+            "covered": !self.config.is_local() || self.storage.replicated,
+            "going_back": self.recovery.rollbacks.keys().map(|set| set.0).collect::<Vec<_>>(),
         }));
     }
 
-    /// A guardian that the coordinator before this one may not have told.
-    pub(crate) fn notify_again(&mut self, id: PeerId) {
-        if self.may_finish && self.life > 0 {
+    /// The coordinator before this one may not have notified this guardian.
+    pub(crate) fn repeat_may_finish(&mut self, id: PeerId) {
+        if self.may_finish && self.failovers > 0 {
             self.send(id, ToRank::MayFinish {});
         }
     }
@@ -366,7 +373,7 @@ impl Job {
         let waits: Option<Vec<u32>> =
             self.awaited().map(|missing| missing.iter().map(|rank| rank.0).collect());
         json!({
-            "coordinators_before": self.life, "waits_for": waits,
+            "coordinators_before": self.failovers, "waits_for": waits,
             "let_go": self.is_protection_disabled()
         })
     }

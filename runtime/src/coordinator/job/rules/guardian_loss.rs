@@ -1,10 +1,11 @@
-//! A guardian that was killed alone: its program has died with it, and so have those that it had
-//! started for ranks of lost nodes. Their sets go back, and another guardian of the same node, if
-//! there is one, takes them up. Part of [`Job`]: no I/O.
+//! A guardian that was killed alone. Its program has ended with it, and so have those that it had
+//! started for ranks of lost nodes. Their sets are rolled back, and another guardian of the same
+//! node, if there is one, restarts them. Part of [`Job`]: no I/O.
 //!
-//! mpirun has the news from the node's daemon, and waits for an answer: go on without it (`let`),
-//! or do what it does without us (`stock`): guardians also end by signals because their programs
-//! have, for good. A node without any guardian that its daemon has started is not gone on with.
+//! mpirun is notified by the node's daemon, and waits for an answer: continue without it (`let`),
+//! or do what stock Open MPI does (`stock`): guardians also end by signals because their programs
+//! have, for good. A job does not continue with a node without any guardian that its daemon has
+//! started.
 
 use crate::coordinator::job::state::{Effect, Job, Rank};
 use crate::coordinator::job::tables::mpirun_orders::MpirunOrder;
@@ -13,18 +14,18 @@ use serde_json::json;
 use std::collections::BTreeSet;
 
 impl Job {
-    /// mpirun has seen it end by a signal.
+    /// mpirun reports that it has ended by a signal.
     pub(crate) fn guardian_ended(&mut self, now: u64, id: PeerId) {
-        let taken_up = self.guardian_lost(now, id);
-        let order = if taken_up { MpirunOrder::Tolerate(id) } else { MpirunOrder::Stock(id) };
+        let continues = self.guardian_lost(now, id);
+        let order = if continues { MpirunOrder::Tolerate(id) } else { MpirunOrder::Stock(id) };
         self.effects.push_back(Effect::Mpirun(order));
     }
 
-    /// True: what it looked after goes on elsewhere.
+    /// True: its ranks are restarted elsewhere.
     fn guardian_lost(&mut self, now: u64, id: PeerId) -> bool {
         let known = |rank: &&Rank| rank.ended.is_none() && !rank.given_up;
         let Some(rank) = self.ranks.get(&id).filter(known) else { return false };
-        // One that another guardian had started takes that one along, of which we hear.
+        // A guardian that another one had started ends with that one, which is reported.
         if rank.lost || rank.host.is_some() {
             return true;
         }
@@ -51,7 +52,7 @@ impl Job {
             (rank.here, rank.lost, rank.host) = (false, true, None);
             sets.extend(rank.set);
         }
-        let Err(reason) = self.go_back(now, &sets) else { return true };
+        let Err(reason) = self.roll_back(now, &sets) else { return true };
         let reason = format!("the guardian of rank {id} was killed, and {reason}");
         sets.first().into_iter().for_each(|&set| self.leave_to_mpirun(set, &reason));
         false

@@ -2,15 +2,14 @@
 //! send it here, and mpirun prints it. Part of [`Job`]: no I/O.
 //!
 //! ```text
-//! guardian ── Output ──> coordinator ── print RANK STREAM POSITION HEX ──> mpirun
-//!          <── Taken ──              <── printed RANK STREAM POSITION ──
+//! guardian ── Output ─────────> coordinator ── print RANK STREAM POSITION HEX ──> mpirun
+//!          <── OutputAccepted ──            <── printed RANK STREAM POSITION ──
 //! ```
-//! 1. Pieces have their place in the stream, and mpirun prints nothing twice. So a guardian may
-//!    send again what it does not know to be taken, and the next life of a rank begins there.
+//! 1. Each piece has its position in the stream, and mpirun prints nothing twice. So a guardian may
+//!    send again what was not accepted, and the next incarnation of a rank begins there.
 //! 2. mpirun answers each piece, and few are on their way to it at a time: neither can ever wait
 //!    for the other to read.
-//! 3. What an earlier life of a rank sends is dropped from the moment on in which the next one is
-//!    ordered.
+//! 3. What an earlier incarnation of a rank sends is dropped as soon as the next one is ordered.
 //!
 //! Source: docs/adr/0020.
 
@@ -20,7 +19,8 @@ use crate::coordinator::job::tables::mpirun_orders::MpirunOrder;
 use rustbtl_coordination::control::ToNode;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 
-/// Bytes of a piece: as hexadecimal digits they fit in a line for mpirun (`mpirun::in_one_line`).
+/// Bytes of a piece: as hexadecimal digits they fit in a text line for mpirun
+/// (`mpirun_pipe::in_one_line`).
 const PIECE_BYTES_MAX: usize = 1700;
 /// Pieces on their way to mpirun: less than a pipe holds.
 const UNANSWERED_MAX: usize = 8;
@@ -35,12 +35,12 @@ impl Job {
         position: u64,
         bytes: &[u8],
     ) {
-        let Some(rank) = self.ranks.get(&id).filter(|_| self.setup.prints) else { return };
+        let Some(rank) = self.ranks.get(&id).filter(|_| self.config.prints) else { return };
         if rank.adopted_in == Incarnation(0) || incarnation < rank.adopted_in {
             return;
         }
         if !(1..=2).contains(&stream) {
-            return self.nonsense(&format!("output of rank {id} on stream {stream}"));
+            return self.protocol_error(&format!("output of rank {id} on stream {stream}"));
         }
         let print = |position: u64, piece: &[u8]| MpirunOrder::Print {
             rank: id,
@@ -49,7 +49,7 @@ impl Job {
             bytes: piece.to_vec(),
         };
         if bytes.is_empty() {
-            self.prints.waiting.push_back(print(position, &[]));
+            self.relayed_output.waiting.push_back(print(position, &[]));
         }
         let (mut at, mut rest) = (position, bytes);
         while !rest.is_empty() {
@@ -58,21 +58,21 @@ impl Job {
             // of one rank before the next piece of any other.
             let end = most.iter().rposition(|&byte| byte == b'\n').map_or(most.len(), |at| at + 1);
             let (piece, more) = rest.split_at(end);
-            self.prints.waiting.push_back(print(at, piece));
+            self.relayed_output.waiting.push_back(print(at, piece));
             (at, rest) = (at.saturating_add(piece.len() as u64), more);
         }
         self.print_more();
     }
 
     fn print_more(&mut self) {
-        while self.prints.unanswered < UNANSWERED_MAX {
-            let Some(print) = self.prints.waiting.pop_front() else { return };
-            self.prints.unanswered += 1;
+        while self.relayed_output.unanswered < UNANSWERED_MAX {
+            let Some(print) = self.relayed_output.waiting.pop_front() else { return };
+            self.relayed_output.unanswered += 1;
             self.effects.push_back(Effect::Mpirun(print));
         }
     }
 
-    /// `RANK STREAM POSITION`: mpirun has got a piece, and is there now.
+    /// `RANK STREAM POSITION`: mpirun has received a piece, and is at this position now.
     pub(crate) fn was_printed(&mut self, what: &str) {
         let known = rank_and_two(what).and_then(|(id, [stream, position])| {
             let at = usize::try_from(stream).ok()?.checked_sub(1)?;
@@ -80,20 +80,20 @@ impl Job {
             *reached = (*reached).max(Some(position));
             Some(ToNode::OutputAccepted { rank: id, stream: stream as u8, position })
         });
-        self.prints.unanswered = self.prints.unanswered.saturating_sub(1);
+        self.relayed_output.unanswered = self.relayed_output.unanswered.saturating_sub(1);
         match known {
             Some(taken @ ToNode::OutputAccepted { rank, .. }) => {
                 self.effects.push_back(Effect::Send(rank, taken));
             }
-            _ => self.nonsense(&format!("printed {what}")),
+            _ => self.protocol_error(&format!("printed {what}")),
         }
         self.print_more();
     }
 
-    /// `RANK OUT ERR`: mpirun says to a coordinator that comes after another one where it is.
+    /// `RANK OUT ERR`: mpirun reports its positions to a coordinator after a failover.
     pub(crate) fn output_reached(&mut self, what: &str) {
         let Some((id, [out, err])) = rank_and_two(what) else {
-            return self.nonsense(&format!("reached {what}"));
+            return self.protocol_error(&format!("reached {what}"));
         };
         if let Some(rank) = self.ranks.get_mut(&id) {
             rank.reached = [Some(out), Some(err)];
@@ -117,7 +117,7 @@ mod tests {
             Job::new("j".into(), JobConfig { size: 2, prints: true, ..JobConfig::default() });
         for rank in [PeerId(0), RANK] {
             let incarnation = Incarnation(0);
-            job.hear(0, "n0", FromNode::Guardian { rank, size: 2, incarnation, pid: 1 });
+            job.handle(0, "n0", FromNode::Guardian { rank, size: 2, incarnation, pid: 1 });
         }
         job.ranks.get_mut(&RANK).unwrap().adopted_in = Incarnation(3);
         while job.next_effect().is_some() {}
@@ -126,10 +126,10 @@ mod tests {
 
     fn output(job: &mut Job, rank: PeerId, incarnation: u16, position: u64, bytes: &[u8]) {
         let (incarnation, bytes) = (Incarnation(incarnation), bytes.to_vec());
-        job.hear(0, "n0", FromNode::Output { rank, incarnation, stream: 2, position, bytes });
+        job.handle(0, "n0", FromNode::Output { rank, incarnation, stream: 2, position, bytes });
     }
 
-    fn told(job: &mut Job) -> Vec<String> {
+    fn sent(job: &mut Job) -> Vec<String> {
         let effects = std::iter::from_fn(|| job.next_effect());
         let lines = effects.filter_map(|effect| match effect {
             Effect::Mpirun(order) => Some(order.to_string()),
@@ -142,18 +142,18 @@ mod tests {
     }
 
     #[test]
-    fn invariant_1_what_mpirun_has_is_known_to_the_guardian_and_to_the_next_life() {
+    fn invariant_1_what_mpirun_has_is_known_to_the_guardian_and_to_the_next_incarnation() {
         let mut job = job();
         output(&mut job, RANK, 3, 40, b"");
         output(&mut job, RANK, 3, 40, b"ab\n");
-        assert_eq!(told(&mut job), ["print 1 2 40 ", "print 1 2 40 61620a"]);
-        job.hear_mpirun(1, "printed 1 2 40");
-        job.hear_mpirun(1, "printed 1 2 43");
-        assert_eq!(told(&mut job), ["taken 1 2 40", "taken 1 2 43"]);
+        assert_eq!(sent(&mut job), ["print 1 2 40 ", "print 1 2 40 61620a"]);
+        job.handle_mpirun(1, "printed 1 2 40");
+        job.handle_mpirun(1, "printed 1 2 43");
+        assert_eq!(sent(&mut job), ["taken 1 2 40", "taken 1 2 43"]);
         assert_eq!(job.ranks[&RANK].reached, [None, Some(43)]);
-        job.hear_mpirun(1, "reached 1 7 45");
+        job.handle_mpirun(1, "reached 1 7 45");
         assert_eq!(job.ranks[&RANK].reached, [Some(7), Some(45)]);
-        assert_eq!(job.ranks[&RANK].printed, Printed::default(), "until it falls");
+        assert_eq!(job.ranks[&RANK].printed, Printed::default(), "until it fails");
     }
 
     #[test]
@@ -161,12 +161,12 @@ mod tests {
         let mut job = job();
         let long = vec![b'x'; 30 * PIECE_BYTES_MAX + 5];
         output(&mut job, RANK, 3, 100, &long);
-        let mut lines = told(&mut job);
+        let mut lines = sent(&mut job);
         assert_eq!(lines.len(), UNANSWERED_MAX);
         assert!(lines.iter().all(|line| *line == in_one_line(line)));
         while lines.len() < 31 {
-            job.hear_mpirun(1, "printed 1 2 100");
-            let more = told(&mut job);
+            job.handle_mpirun(1, "printed 1 2 100");
+            let more = sent(&mut job);
             assert_eq!(more.len(), 2, "an answer to the guardian, a piece to mpirun");
             lines.extend(more.into_iter().filter(|line| line.starts_with("print ")));
         }
@@ -183,7 +183,7 @@ mod tests {
         let mut text = vec![b'x'; PIECE_BYTES_MAX - 5];
         text.extend(b"\nabcdefgh\ni");
         output(&mut job, RANK, 3, 0, &text);
-        let lines = told(&mut job);
+        let lines = sent(&mut job);
         assert_eq!(lines.len(), 3);
         assert!(lines[0].ends_with("7878780a"), "{lines:?}");
         let position = PIECE_BYTES_MAX - 4;
@@ -192,22 +192,22 @@ mod tests {
     }
 
     #[test]
-    fn invariant_3_an_earlier_life_and_strangers_print_nothing() {
+    fn invariant_3_earlier_incarnations_and_unknown_ranks_print_nothing() {
         let mut job = job();
         output(&mut job, RANK, 2, 0, b"a");
         output(&mut job, PeerId(0), 0, 0, b"a");
         output(&mut job, PeerId(9), 3, 0, b"a");
-        assert_eq!(told(&mut job), [""; 0]);
+        assert_eq!(sent(&mut job), [""; 0]);
         output(&mut job, RANK, 4, 0, b"a");
-        assert_eq!(told(&mut job).len(), 1);
+        assert_eq!(sent(&mut job).len(), 1);
         for line in ["printed", "printed 1 3 0", "printed 1 0 0", "printed 9 1 0", "reached 1 x 2"]
         {
-            job.hear_mpirun(1, line);
+            job.handle_mpirun(1, line);
             let Some(Effect::Log(event)) = job.next_effect() else { panic!("{line}") };
             assert_eq!(event["event"], "protocol_error");
         }
-        job.setup.prints = false;
+        job.config.prints = false;
         output(&mut job, RANK, 4, 0, b"a");
-        assert_eq!(told(&mut job), [""; 0]);
+        assert_eq!(sent(&mut job), [""; 0]);
     }
 }

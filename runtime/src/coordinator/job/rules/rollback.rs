@@ -1,24 +1,26 @@
-//! Sets that go back: from the news that a rank has fallen or its node is lost to the moment when
-//! it has caught up. Part of [`Job`]: no I/O.
+//! Sets in rollback: from the report that a rank has failed or its node is lost until its replay is
+//! complete. Part of [`Job`]: no I/O.
 //!
 //! ```text
-//!  fallen ──Restore / Adopt──> restoring ──all say Hello──> meeting ──Cards, all Ready──> behind
-//!         ──Fence to others─>           ──all Fenced────>
-//!         ──all ReplayComplete──> over
+//!  failed ──Restore / Adopt──> restoring ──all: Hello──> connecting ──Endpoints──> replaying
+//!         ──Fence to others──>           ──all: Fenced─>            ──all: Ready─>
+//!         ──all: ReplayComplete──> over
 //! ```
-//! 1. A set goes back as a whole, to its youngest complete line, in an incarnation that no set
-//!    ever ran in: what its processes leave for each other on the way nobody else finds.
-//! 2. Cards are sent when every rank of every set that is restoring has said who it is: nobody
-//!    waits for an address of an earlier life.
-//! 3. A rank is restored by its own guardian if that lives, else by one that a guardian of another
-//!    node starts; never by both: who was thought to be lost and comes back is ended.
-//! 4. A set that falls again while it goes back begins anew; one that falls `FAILURES_MAX` times
-//!    without a new line is given up.
-//! 5. Nor are cards, and what they have to repeat, sent to sets that are restoring before all that
-//!    others have of their earlier lives is here (docs/adr/0019). Everybody with channels is asked
-//!    (`Fence`) while the images are read; who does not answer is waited for until he does or has
-//!    fallen.
-//! 6. If a set cannot go back alone, all go back together (`rollback_all`), or the job ends.
+//! 1. A set is rolled back as a whole, to its youngest complete checkpoint, in an incarnation that
+//!    no set ever ran in: nobody else finds what its processes leave for each other meanwhile.
+//! 2. Endpoints are sent when every rank of every set that is restoring has connected: nobody waits
+//!    for an address of an earlier incarnation.
+//! 3. A rank is restored by its own guardian if that is connected, else by one that a guardian of
+//!    another node starts; never by both: a guardian that was thought to be lost and connects again
+//!    is ended.
+//! 4. A set that fails again during its rollback is rolled back again; after `FAILURES_MAX`
+//!    failures without a new checkpoint it is given up.
+//! 5. Endpoints, and what is replayed, are not sent to sets that are restoring before all that
+//!    others have received of their earlier incarnations is here (docs/adr/0019). Everybody with
+//!    channels is asked (`Fence`) while the images are read. The coordinator waits for each answer
+//!    until it comes or the rank has failed.
+//! 6. If a set cannot be rolled back alone there is a global rollback (`rollback_all`), or the job
+//!    ends.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -35,20 +37,26 @@ use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::json;
 use std::collections::BTreeSet;
 
-/// How often a set is started again from the same line.
+/// How often a set is restarted from the same checkpoint.
 pub(crate) const FAILURES_MAX: u32 = 5;
 
 impl Job {
-    /// The youngest line that a set can go back to alone.
-    fn line_for(&self, set: SetId) -> Option<CheckpointId> {
-        let machine = self.machine.as_ref()?;
-        machine.checkpoints_of(set).last().map(CheckpointId)
+    /// The youngest checkpoint that a set can be rolled back to alone.
+    fn checkpoint_for(&self, set: SetId) -> Option<CheckpointId> {
+        let scheduler = self.scheduler.as_ref()?;
+        scheduler.checkpoints_of(set).last().map(CheckpointId)
     }
 
     /// The program of a rank was ended by a signal; its guardian waits. `incarnation`: of the
-    /// program that has fallen.
-    pub(crate) fn fallen(&mut self, now: u64, id: PeerId, status: i32, incarnation: Incarnation) {
-        if self.waits_with_fallen(now, id, status, incarnation) {
+    /// program that has failed.
+    pub(crate) fn rank_failed(
+        &mut self,
+        now: u64,
+        id: PeerId,
+        status: i32,
+        incarnation: Incarnation,
+    ) {
+        if self.defer_failure(now, id, status, incarnation) {
             return;
         }
         let Some(rank) = self.ranks.get(&id) else { return };
@@ -58,11 +66,16 @@ impl Job {
             "incarnation": incarnation.0
         }));
         let Some(set) = set else { return self.give_up(id) };
-        if self.recovery.going.get(&set).is_some_and(|going| incarnation < going.incarnation) {
-            // It is about to hear that its set goes back.
+        if self
+            .recovery
+            .rollbacks
+            .get(&set)
+            .is_some_and(|rollback| incarnation < rollback.incarnation)
+        {
+            // It is about to receive the order to roll back.
             return;
         }
-        if let Err(reason) = self.go_back(now, &BTreeSet::from([set])) {
+        if let Err(reason) = self.roll_back(now, &BTreeSet::from([set])) {
             self.leave_to_mpirun(set, &reason);
             let members = self.members(&[set]);
             members.into_iter().for_each(|rank| self.give_up(rank));
@@ -76,9 +89,9 @@ impl Job {
         self.effects.push_back(Effect::Send(rank, ToNode::NoRestart { rank }));
     }
 
-    /// A node is gone, with everything on it.
+    /// A node is lost, with everything on it.
     pub fn node_lost(&mut self, now: u64, node: &str) {
-        self.places.lose(node);
+        self.spares.lose(node);
         let is_on = |rank: &Rank| same_host(&rank.node, node);
         // On a spare node a rank ends with the guardian that waits for it.
         let host_is = |rank: &Rank| rank.host.is_some_and(|host| is_on(&self.ranks[&host]));
@@ -87,10 +100,10 @@ impl Job {
             self.ranks.iter().filter(|(_, rank)| on_it(rank)).map(|(&id, _)| id).collect();
         let numbers: Vec<u32> = lost.iter().map(|rank| rank.0).collect();
         self.log(json!({"event": "node_lost", "node": node, "ranks": numbers}));
-        self.storage_lost(node);
+        self.images_lost(node);
         let mut sets = BTreeSet::new();
         for id in lost {
-            self.take_away(id);
+            self.detach(id);
             match self.ranks.get(&id).and_then(|rank| rank.set) {
                 Some(set) => sets.extend([set]),
                 None => return self.fail(format!("node {node} was lost while the job started")),
@@ -99,14 +112,14 @@ impl Job {
         if sets.is_empty() {
             self.effects.push_back(Effect::Mpirun(MpirunOrder::Recovered));
         }
-        if let Err(reason) = self.go_back(now, &sets) {
+        if let Err(reason) = self.roll_back(now, &sets) {
             return self.fail(format!("node {node} was lost, and {reason}"));
         }
         self.reconsider();
         self.replenish(now);
     }
 
-    /// A rank could not be made from its image, in this incarnation.
+    /// A rank could not be restored from its image, in this incarnation.
     pub(crate) fn not_restored(
         &mut self,
         now: u64,
@@ -115,49 +128,52 @@ impl Job {
         reason: &str,
     ) {
         let set = self.ranks.get(&id).and_then(|rank| rank.set);
-        let given = set.and_then(|set| self.recovery.given.get(&set));
-        if given.is_some_and(|given| incarnation < *given) {
-            // It was told to begin anew meanwhile.
+        let newest = set.and_then(|set| self.recovery.newest_incarnations.get(&set));
+        if newest.is_some_and(|newest| incarnation < *newest) {
+            // Its set was rolled back again meanwhile.
             return;
         }
-        let before = set.and_then(|set| self.recovery.going.get(&set)).map(|going| going.line);
-        let reason = format!("rank {id} is not started again: {reason}");
+        let before = set
+            .and_then(|set| self.recovery.rollbacks.get(&set))
+            .map(|rollback| rollback.checkpoint);
+        let reason = format!("rank {id} is not restarted: {reason}");
         if let Err(reason) = self.roll_back_all(now, &reason, before) {
             self.fail(reason);
         }
     }
 
-    /// Why nobody can go back.
+    /// Why nothing can be rolled back.
     pub(crate) fn obstacle(&self) -> Option<&'static str> {
-        if !self.setup.recover {
+        if !self.config.recover {
             Some("recovery is switched off (vprotocol_correlated_recover)")
-        } else if !self.setup.has_storage() {
-            Some("no checkpoints are taken, so there is nothing to go back to")
+        } else if !self.config.has_storage() {
+            Some("no checkpoints are taken, so there is nothing to roll back to")
         } else if self.may_finish {
             Some("all ranks were past MPI_Finalize: nobody can repeat what it received")
         } else if self.is_protection_disabled() {
-            Some("the job went on without protection since some ranks could not be reached")
-        } else if self.machine.is_none() {
+            Some("the job continues without protection since some ranks could not be reached")
+        } else if self.scheduler.is_none() {
             Some("the job was still starting")
         } else {
             None
         }
     }
 
-    /// These sets go back, each alone, or all that there are do together (6).
-    pub(crate) fn go_back(&mut self, now: u64, sets: &BTreeSet<SetId>) -> Result<(), String> {
-        let unrecorded = sets.iter().find_map(|&set| self.cannot_repeat(set));
-        let with_all = |going: &Rollback| going.with_all;
-        let all_are_going = !sets.is_empty() && self.recovery.going.values().any(with_all);
-        let fell = || all_are_going.then(|| "one more was lost while all went back".to_owned());
-        if let Some(reason) = unrecorded.or_else(fell) {
+    /// These sets are rolled back, each alone, or all sets together (6).
+    pub(crate) fn roll_back(&mut self, now: u64, sets: &BTreeSet<SetId>) -> Result<(), String> {
+        let not_replayable = sets.iter().find_map(|&set| self.cannot_replay(set));
+        let global = |rollback: &Rollback| rollback.global;
+        let global_rollback = !sets.is_empty() && self.recovery.rollbacks.values().any(global);
+        let failed_again =
+            || global_rollback.then(|| "one more was lost during a global rollback".to_owned());
+        if let Some(reason) = not_replayable.or_else(failed_again) {
             return self.roll_back_all(now, &reason, None);
         }
         for &set in sets {
             match self.roll_back_alone(now, set) {
                 Ok(()) => {}
-                Err(RollbackRefusal::Here(reason)) => return Err(reason),
-                Err(RollbackRefusal::Alone(reason)) => {
+                Err(RollbackRefusal::Never(reason)) => return Err(reason),
+                Err(RollbackRefusal::NotAlone(reason)) => {
                     return self.roll_back_all(now, &reason, None);
                 }
             }
@@ -165,65 +181,66 @@ impl Job {
         Ok(())
     }
 
-    /// Why this set cannot go back alone. One that is the whole job has nobody whom it could
-    /// contradict.
-    fn cannot_repeat(&self, set: SetId) -> Option<String> {
+    /// Why this set cannot be rolled back alone. If it is the whole job nobody else has received
+    /// anything that it could contradict.
+    fn cannot_replay(&self, set: SetId) -> Option<String> {
         if self.is_whole_job(set) {
             return None;
         }
-        let own = self.recovery.unrecorded.get(&set).map(|reason| (set, reason));
-        let (of, reason) =
-            own.or_else(|| self.recovery.nobody_alone.as_ref().map(|(of, reason)| (*of, reason)))?;
+        let own = self.recovery.not_replayable.get(&set).map(|reason| (set, reason));
+        let (of, reason) = own.or_else(|| {
+            self.recovery.set_rollback_blocked.as_ref().map(|(of, reason)| (*of, reason))
+        })?;
         let whose = if of == set { String::new() } else { format!("as in set {of} ") };
-        Some(format!("set {set} cannot go back alone: {whose}{reason}"))
+        Some(format!("set {set} cannot be rolled back alone: {whose}{reason}"))
     }
 
-    /// Order everything that takes a set back to its youngest line.
+    /// Begins the rollback of a set to its youngest checkpoint.
     fn roll_back_alone(&mut self, now: u64, set: SetId) -> Result<(), RollbackRefusal> {
         if let Some(obstacle) = self.obstacle() {
-            return Err(RollbackRefusal::Here(obstacle.into()));
+            return Err(RollbackRefusal::Never(obstacle.into()));
         }
         let members = self.members(&[set]);
         for &rank in &members {
             self.input(now, Input::RankFailed { rank });
         }
-        let line = self.line_for(set).ok_or_else(|| {
-            let none = "is complete yet, so there is nothing to go back to";
-            RollbackRefusal::Here(format!("no line of set {set} {none}"))
+        let checkpoint = self.checkpoint_for(set).ok_or_else(|| {
+            let none = "is complete yet, so there is nothing to roll back to";
+            RollbackRefusal::Never(format!("no checkpoint of set {set} {none}"))
         })?;
-        let falls = self.recovery.falls.entry(set).or_insert((line, 0));
-        if falls.0 != line {
-            *falls = (line, 0);
+        let failures = self.recovery.failures.entry(set).or_insert((checkpoint, 0));
+        if failures.0 != checkpoint {
+            *failures = (checkpoint, 0);
         }
-        falls.1 += 1;
-        if falls.1 > FAILURES_MAX {
-            return Err(RollbackRefusal::Here(format!(
-                "set {set} was started again from line {line} {FAILURES_MAX} times and fell each \
-                 time"
+        failures.1 += 1;
+        if failures.1 > FAILURES_MAX {
+            return Err(RollbackRefusal::Never(format!(
+                "set {set} was restarted from checkpoint {checkpoint} {FAILURES_MAX} times and \
+                 failed each time"
             )));
         }
-        let going = Rollback::new(now, line, self.next_incarnation(), false);
-        self.must_have_images(line, &members).map_err(RollbackRefusal::Alone)?;
-        self.begin_rollback(set, going).map_err(RollbackRefusal::Here)
+        let rollback = Rollback::new(now, checkpoint, self.next_incarnation(), false);
+        self.must_have_images(checkpoint, &members).map_err(RollbackRefusal::NotAlone)?;
+        self.begin_rollback(set, rollback).map_err(RollbackRefusal::Never)
     }
 
-    /// One that no set ever ran in (1).
+    /// An incarnation that no set ever ran in (1).
     pub(crate) fn next_incarnation(&self) -> Incarnation {
         let ran = self.ranks.values().map(|rank| rank.incarnation);
-        let last = ran.chain(self.recovery.given.values().copied()).max();
+        let last = ran.chain(self.recovery.newest_incarnations.values().copied()).max();
         Incarnation(last.unwrap_or_default().0 + 1)
     }
 
-    /// Everything about one set that follows from the decision that it goes back.
-    pub(crate) fn begin_rollback(&mut self, set: SetId, going: Rollback) -> Result<(), String> {
+    /// Everything that follows for one set from the decision to roll it back.
+    pub(crate) fn begin_rollback(&mut self, set: SetId, rollback: Rollback) -> Result<(), String> {
         let members = self.members(&[set]);
         let ran_in = members.iter().map(|rank| self.ranks[rank].incarnation).max();
-        let (line, incarnation) = (going.line, going.incarnation);
-        self.recovery.given.insert(set, incarnation);
-        self.recovery.going.insert(set, going);
+        let (checkpoint, incarnation) = (rollback.checkpoint, rollback.incarnation);
+        self.recovery.newest_incarnations.insert(set, incarnation);
+        self.recovery.rollbacks.insert(set, rollback);
         self.changed = true;
         self.log(json!({
-            "event": "set_rollback", "set": set.0, "checkpoint": line.0,
+            "event": "set_rollback", "set": set.0, "checkpoint": checkpoint.0,
             "incarnation": incarnation.0,
             "ranks": members.iter().map(|rank| rank.0).collect::<Vec<_>>()
         }));
@@ -232,19 +249,23 @@ impl Job {
                 (state.ready, state.finishing) = (false, false);
             }
         }
-        self.ask_others(set, ran_in.unwrap_or_default(), incarnation);
+        self.fence_others(set, ran_in.unwrap_or_default(), incarnation);
         self.place(set, &members)
     }
 
-    /// What have others of the lives of a set that are over (5)? A set that is being restored has
-    /// no channels yet, and will meet the next life only; what it had itself is gone with it.
-    fn ask_others(&mut self, set: SetId, ran_in: Incarnation, before: Incarnation) {
+    /// Asks others what they have received of the earlier incarnations of a set (5). A set that is
+    /// being restored has no channels yet, and will connect to the next incarnation only; what it
+    /// had received itself is lost with it.
+    fn fence_others(&mut self, set: SetId, ran_in: Incarnation, before: Incarnation) {
         let is_restoring = |set: &SetId| {
-            self.recovery.going.get(set).is_some_and(|going| going.phase == Phase::Restoring)
+            self.recovery
+                .rollbacks
+                .get(set)
+                .is_some_and(|rollback| rollback.phase == Phase::Restoring)
         };
         let asked = |(&id, rank): (&PeerId, &Rank)| {
-            let lives = rank.said_hello && !rank.lost && rank.ended.is_none();
-            let of = rank.set.filter(|of| lives && !is_restoring(of))?;
+            let is_alive = rank.hello_received && !rank.lost && rank.ended.is_none();
+            let of = rank.set.filter(|of| is_alive && !is_restoring(of))?;
             Some((id, of, rank.incarnation))
         };
         let asked: Vec<_> = self.ranks.iter().filter_map(asked).collect();
@@ -252,60 +273,68 @@ impl Job {
         self.effects.push_back(Effect::Fence { set, ran_in, before, asked });
     }
 
-    /// All that others have of the lives of a set before this one is here.
+    /// All that others have received of the earlier incarnations of a set is here.
     pub fn fenced(&mut self, now: u64, set: SetId, incarnation: Incarnation) {
-        let going = self.recovery.going.get_mut(&set);
-        let Some(going) = going.filter(|going| going.incarnation == incarnation) else { return };
-        going.fenced = true;
-        let ms = now.saturating_sub(going.since_ms);
+        let rollback = self.recovery.rollbacks.get_mut(&set);
+        let Some(rollback) = rollback.filter(|rollback| rollback.incarnation == incarnation) else {
+            return;
+        };
+        rollback.fenced = true;
+        let ms = now.saturating_sub(rollback.since_ms);
         self.log(json!({"event": "fenced", "set": set.0, "ms": ms}));
-        self.introduce();
+        self.connect_restored();
     }
 
-    /// Do others go on meanwhile, which may have written to its files?
-    pub(crate) fn goes_alone(&self, set: SetId) -> bool {
-        let with_all = self.recovery.going.get(&set).is_some_and(|going| going.with_all);
-        !with_all && !self.is_whole_job(set)
+    /// Do others run meanwhile, which may have written to its files?
+    pub(crate) fn rolls_back_alone(&self, set: SetId) -> bool {
+        let global = self.recovery.rollbacks.get(&set).is_some_and(|rollback| rollback.global);
+        !global && !self.is_whole_job(set)
     }
 
-    /// Folder and incarnation of a set that goes back.
+    /// Folder and incarnation of a set in rollback.
     pub(crate) fn where_from(&self, set: SetId) -> Option<(String, Incarnation)> {
-        let going = self.recovery.going.get(&set)?;
-        Some((self.folder_of(going.line).display().to_string(), going.incarnation))
+        let rollback = self.recovery.rollbacks.get(&set)?;
+        Some((self.folder_of(rollback.checkpoint).display().to_string(), rollback.incarnation))
     }
 
-    /// Where a line is: of this job, or of the one that it goes on with.
-    pub(crate) fn folder_of(&self, line: CheckpointId) -> std::path::PathBuf {
-        match &self.setup.restore {
-            Some(folder) if store::line_number(folder) == Some(line) => folder.clone(),
-            _ => self.folder(line),
+    /// Where a checkpoint is: one of this job, or that from which it was restarted.
+    pub(crate) fn folder_of(&self, checkpoint: CheckpointId) -> std::path::PathBuf {
+        match &self.config.restore {
+            Some(folder) if store::checkpoint_number(folder) == Some(checkpoint) => folder.clone(),
+            _ => self.folder(checkpoint),
         }
     }
 
     pub(crate) fn order_restore(&mut self, set: SetId, rank: PeerId) {
         let Some((directory, incarnation)) = self.where_from(set) else { return };
-        let alone = self.goes_alone(set);
+        let alone = self.rolls_back_alone(set);
         let order = ToNode::Restore { rank, directory, incarnation, alone };
         self.effects.push_back(Effect::Send(rank, order));
     }
 
-    /// The set of this rank records nothing, or not all.
-    pub fn does_not_record(&mut self, now: u64, id: PeerId, reason: &str, hinders: ReplayBlocker) {
+    /// The set of this rank cannot replay: it records nothing, or not all.
+    pub fn mark_not_replayable(
+        &mut self,
+        now: u64,
+        id: PeerId,
+        reason: &str,
+        blocker: ReplayBlocker,
+    ) {
         let Some(set) = self.ranks.get(&id).and_then(|rank| rank.set) else { return };
-        match hinders {
+        match blocker {
             ReplayBlocker::Set => {}
             ReplayBlocker::Others => {
-                self.recovery.nobody_alone.get_or_insert_with(|| (set, reason.to_owned()));
+                self.recovery.set_rollback_blocked.get_or_insert_with(|| (set, reason.to_owned()));
             }
             ReplayBlocker::Everybody => {
-                self.recovery.nobody.get_or_insert_with(|| reason.to_owned());
+                self.recovery.rollback_blocked.get_or_insert_with(|| reason.to_owned());
             }
         }
-        let before = self.recovery.unrecorded.insert(set, reason.to_owned());
-        // Its earlier life came to this, too, and fell before anybody heard of it.
-        let alone = self.recovery.going.get(&set).is_some_and(|going| !going.with_all);
+        let before = self.recovery.not_replayable.insert(set, reason.to_owned());
+        // Its earlier incarnation did the same, and failed before it was reported.
+        let alone = self.recovery.rollbacks.get(&set).is_some_and(|rollback| !rollback.global);
         if before.is_none() && alone && !self.is_whole_job(set) {
-            let reason = format!("set {set} went back alone, and could not: {reason}");
+            let reason = format!("set {set} was rolled back alone, and could not: {reason}");
             if let Err(reason) = self.roll_back_all(now, &reason, None) {
                 self.fail(reason);
             }
@@ -317,171 +346,183 @@ impl Job {
         self.members(&[set]).len() == self.ranks.len()
     }
 
-    /// Is this guardian that of the rank's present life?
+    /// Does this guardian run the present incarnation of the rank?
     pub fn accepts(&self, id: PeerId, incarnation: Incarnation) -> bool {
         let Some(rank) = self.ranks.get(&id) else { return true };
         !rank.lost && incarnation >= rank.adopted_in
             || rank.lost && rank.adopted_in > Incarnation(0) && incarnation == rank.adopted_in
     }
 
-    /// A guardian has come (again), whose program runs in this incarnation.
+    /// A guardian has connected (again), whose program runs in this incarnation.
     pub(crate) fn guardian_of_rollback(&mut self, id: PeerId, incarnation: Incarnation) {
         let Some(set) = self.ranks.get(&id).and_then(|rank| rank.set) else { return };
-        let going = self.recovery.going.get(&set);
-        if going.is_some_and(|g| g.phase == Phase::Restoring && g.incarnation != incarnation) {
+        let rollback = self.recovery.rollbacks.get(&set);
+        if rollback.is_some_and(|g| g.phase == Phase::Restoring && g.incarnation != incarnation) {
             self.order_restore(set, id);
         }
     }
 
-    /// Is this rank's set on its way back?
+    /// Is this rank's set in rollback?
     pub(crate) fn is_rolling_back(&self, id: PeerId) -> bool {
         let set = self.ranks.get(&id).and_then(|rank| rank.set);
-        set.is_some_and(|set| self.recovery.going.contains_key(&set))
+        set.is_some_and(|set| self.recovery.rollbacks.contains_key(&set))
     }
 
     /// Are the images of this rank's set being read?
     pub(crate) fn is_being_restored(&self, id: PeerId) -> bool {
         let set = self.ranks.get(&id).and_then(|rank| rank.set);
-        let going = set.and_then(|set| self.recovery.going.get(&set));
-        going.is_some_and(|going| going.phase == Phase::Restoring)
+        let rollback = set.and_then(|set| self.recovery.rollbacks.get(&set));
+        rollback.is_some_and(|rollback| rollback.phase == Phase::Restoring)
     }
 
-    /// A rank of a set in this phase has done what the phase waits for. True: it was the last.
+    /// A rank of a set in this phase has done what the phase waits for. Some: it was the last of
+    /// the set.
     fn done(&mut self, id: PeerId, phase: Phase) -> Option<SetId> {
         let set = self.ranks.get(&id)?.set?;
         let all = self.members(&[set]).len();
-        let going = self.recovery.going.get_mut(&set).filter(|going| going.phase == phase)?;
-        going.done.insert(id);
-        if going.done.len() < all {
+        let rollback =
+            self.recovery.rollbacks.get_mut(&set).filter(|rollback| rollback.phase == phase)?;
+        rollback.done.insert(id);
+        if rollback.done.len() < all {
             return None;
         }
-        going.done.clear();
+        rollback.done.clear();
         Some(set)
     }
 
-    /// May this `Hello` be believed? A program that is about to be ended may still say it.
+    /// Is this `Hello` of the incarnation that runs? A program that is about to be ended may still
+    /// send it.
     pub(crate) fn is_of_this_incarnation(&self, id: PeerId, incarnation: Incarnation) -> bool {
         let set = self.ranks.get(&id).and_then(|rank| rank.set);
-        let going = set.and_then(|set| self.recovery.going.get(&set));
-        going.is_none_or(|going| going.incarnation == incarnation)
+        let rollback = set.and_then(|set| self.recovery.rollbacks.get(&set));
+        rollback.is_none_or(|rollback| rollback.incarnation == incarnation)
     }
 
-    /// A rank that was started again has said who it is.
-    pub(crate) fn is_back(&mut self, id: PeerId) {
+    /// A restarted rank has connected.
+    pub(crate) fn rank_restored(&mut self, id: PeerId) {
         if let Some(set) = self.done(id, Phase::Restoring)
-            && let Some(going) = self.recovery.going.get_mut(&set)
+            && let Some(rollback) = self.recovery.rollbacks.get_mut(&set)
         {
-            // The phase goes on until all sets have come so far (2).
-            going.done = self.ranks.keys().copied().collect();
+            // The phase lasts until all sets are as far (2).
+            rollback.done = self.ranks.keys().copied().collect();
         }
-        self.introduce();
+        self.connect_restored();
     }
 
-    /// All that are being restored have said who they are, and what others have of them is known:
-    /// make them known to each other and to everybody else.
-    fn introduce(&mut self) {
+    /// When all restored ranks have connected, and what others have received of them is known:
+    /// sends their endpoints to all, and all endpoints to them.
+    fn connect_restored(&mut self) {
         let restoring: Vec<SetId> = self
             .recovery
-            .going
+            .rollbacks
             .iter()
-            .filter(|(_, going)| going.phase == Phase::Restoring)
+            .filter(|(_, rollback)| rollback.phase == Phase::Restoring)
             .map(|(&set, _)| set)
             .collect();
         let all = self.ranks.len();
-        let waits = |going: &Rollback| !going.fenced || going.done.len() < all;
-        if restoring.is_empty() || restoring.iter().any(|set| waits(&self.recovery.going[set])) {
+        let waits = |rollback: &Rollback| !rollback.fenced || rollback.done.len() < all;
+        if restoring.is_empty() || restoring.iter().any(|set| waits(&self.recovery.rollbacks[set]))
+        {
             return;
         }
         let restarted = self.members(&restoring);
         for &set in &restoring {
             let members = self.members(&[set]);
-            if let Some(going) = self.recovery.going.get_mut(&set) {
-                (going.phase, going.done) = (Phase::Meeting, BTreeSet::new());
-                let (incarnation, anew) = (going.incarnation, going.with_all);
-                self.effects.push_back(Effect::Replay { set, incarnation, members, anew });
+            if let Some(rollback) = self.recovery.rollbacks.get_mut(&set) {
+                (rollback.phase, rollback.done) = (Phase::Connecting, BTreeSet::new());
+                let (incarnation, global) = (rollback.incarnation, rollback.global);
+                self.effects.push_back(Effect::Replay { set, incarnation, members, global });
             }
         }
-        self.make_known(&restarted, |_| true);
+        self.announce(&restarted, |_| true);
     }
 
-    /// These were started again: how to reach them goes to everybody, and to them how to reach
-    /// everybody, if `to` is true of them. Whoever has heard it before takes no notice.
-    pub(crate) fn make_known(&mut self, restarted: &[PeerId], to: impl Fn(&Rank) -> bool) {
-        let card = |(&rank, state): (&PeerId, &Rank)| RankEndpoint {
+    /// Sends the endpoints of these restarted ranks to all, and all endpoints to them, if `to` is
+    /// true of the receiver. Whoever has received them before ignores them.
+    pub(crate) fn announce(&mut self, restarted: &[PeerId], to: impl Fn(&Rank) -> bool) {
+        let endpoint = |(&rank, state): (&PeerId, &Rank)| RankEndpoint {
             rank,
             incarnation: state.incarnation,
-            endpoint: state.card.clone(),
+            endpoint: state.endpoint.clone(),
         };
-        let cards: Vec<RankEndpoint> = self.ranks.iter().map(card).collect();
-        let theirs: Vec<RankEndpoint> =
-            cards.iter().filter(|card| restarted.contains(&card.rank)).cloned().collect();
+        let endpoints: Vec<RankEndpoint> = self.ranks.iter().map(endpoint).collect();
+        let theirs: Vec<RankEndpoint> = endpoints
+            .iter()
+            .filter(|endpoint| restarted.contains(&endpoint.rank))
+            .cloned()
+            .collect();
         let to = self.ranks.iter().filter(|(_, rank)| to(rank));
         for rank in to.map(|(&id, _)| id).collect::<Vec<_>>() {
-            let cards = if restarted.contains(&rank) { cards.clone() } else { theirs.clone() };
-            self.send(rank, ToRank::Endpoints { endpoints: cards, restarted: restarted.to_vec() });
+            let endpoints =
+                if restarted.contains(&rank) { endpoints.clone() } else { theirs.clone() };
+            self.send(rank, ToRank::Endpoints { endpoints, restarted: restarted.to_vec() });
         }
     }
 
-    /// A rank that was started again takes part in the job.
-    pub(crate) fn is_ready(&mut self, now: u64, id: PeerId) {
-        let Some(set) = self.done(id, Phase::Meeting) else { return };
-        let Some(going) = self.recovery.going.get_mut(&set) else { return };
-        (going.phase, going.done) = (Phase::Behind, core::mem::take(&mut going.early));
+    /// A restarted rank is ready.
+    pub(crate) fn rank_ready(&mut self, now: u64, id: PeerId) {
+        let Some(set) = self.done(id, Phase::Connecting) else { return };
+        let Some(rollback) = self.recovery.rollbacks.get_mut(&set) else { return };
+        (rollback.phase, rollback.done) =
+            (Phase::Replaying, core::mem::take(&mut rollback.replayed_early));
         self.changed = true;
-        let all_are = going.done.len() == self.members(&[set]).len();
-        let Some(going) = self.recovery.going.get(&set) else { return };
-        let (line, ms) = (going.line, now.saturating_sub(going.since_ms));
-        let with_all = going.with_all;
-        self.log(json!({"event": "set_restarted", "set": set.0, "checkpoint": line.0, "ms": ms}));
-        self.input(now, Input::SetRestarted { set, checkpoint: line.0 });
+        let all_are = rollback.done.len() == self.members(&[set]).len();
+        let Some(rollback) = self.recovery.rollbacks.get(&set) else { return };
+        let (checkpoint, ms) = (rollback.checkpoint, now.saturating_sub(rollback.since_ms));
+        let global = rollback.global;
+        self.log(
+            json!({"event": "set_restarted", "set": set.0, "checkpoint": checkpoint.0, "ms": ms}),
+        );
+        self.input(now, Input::SetRestarted { set, checkpoint: checkpoint.0 });
         self.replenish(now);
-        if self.recovery.going.values().all(|going| going.phase == Phase::Behind) {
+        if self.recovery.rollbacks.values().all(|rollback| rollback.phase == Phase::Replaying) {
             self.effects.push_back(Effect::Mpirun(MpirunOrder::Recovered));
         }
-        // Or there is nobody who has something of its future.
-        if all_are || with_all || self.is_whole_job(set) {
+        // Or nobody else has received anything that must be replayed.
+        if all_are || global || self.is_whole_job(set) {
             self.set_replay_complete(now, set);
         }
     }
 
-    /// A rank cannot be in a global line: it was believed too early that a set had caught up, or a
-    /// channel is not repaired (docs/adr/0016). `ReplayComplete` follows, in this life or the next.
-    pub(crate) fn is_replaying(&mut self, now: u64, id: PeerId, line: CheckpointId) {
-        self.log(json!({"event": "replay_pending", "rank": id.0, "checkpoint": line.0}));
+    /// A rank cannot take part in a global checkpoint: its set's replay was believed to be complete
+    /// too early, or a channel is not repaired (docs/adr/0016). `ReplayComplete` follows, in this
+    /// incarnation or the next.
+    pub(crate) fn replay_pending(&mut self, now: u64, id: PeerId, checkpoint: CheckpointId) {
+        self.log(json!({"event": "replay_pending", "rank": id.0, "checkpoint": checkpoint.0}));
         let answer = CheckpointAnswer::Failed {
-            checkpoint: line.0,
+            checkpoint: checkpoint.0,
             refusal: CheckpointRefusal::ReplayPending,
         };
         self.input(now, Input::Answered { rank: id, answer });
     }
 
-    /// A rank has repeated all that others have of its lost future, as far as it knows. What it
-    /// does not know shows at the next global line.
+    /// A rank has replayed all that others have received of its lost execution, as far as it knows.
+    /// What it does not know shows at the next global checkpoint.
     pub(crate) fn rank_replay_complete(&mut self, now: u64, id: PeerId) {
         self.input(now, Input::RankReplayComplete { rank: id });
         let set = self.ranks.get(&id).and_then(|rank| rank.set);
-        let going = set.and_then(|set| self.recovery.going.get_mut(&set));
-        // All of it are in this life by now, and so is who says it.
-        if let Some(going) = going.filter(|going| going.phase == Phase::Meeting) {
-            going.early.insert(id);
+        let rollback = set.and_then(|set| self.recovery.rollbacks.get_mut(&set));
+        // All ranks of the set are in this incarnation by now, and so is this one.
+        if let Some(rollback) = rollback.filter(|rollback| rollback.phase == Phase::Connecting) {
+            rollback.replayed_early.insert(id);
         }
-        if let Some(set) = self.done(id, Phase::Behind) {
+        if let Some(set) = self.done(id, Phase::Replaying) {
             self.set_replay_complete(now, set);
         }
     }
 
     fn set_replay_complete(&mut self, now: u64, set: SetId) {
-        let since = self.recovery.going.remove(&set).map_or(now, |going| going.since_ms);
+        let since = self.recovery.rollbacks.remove(&set).map_or(now, |rollback| rollback.since_ms);
         self.changed = true;
         let ms = now.saturating_sub(since);
         self.log(json!({"event": "replay_completed", "set": set.0, "ms": ms}));
         self.input(now, Input::ReplayComplete { set });
     }
 
-    /// Nothing is unprotected: a line of all sets as soon as the job runs.
-    pub(crate) fn first_line(&mut self, now: u64) {
+    /// Nothing is unprotected: a checkpoint of all sets as soon as the job runs.
+    pub(crate) fn request_first_checkpoint(&mut self, now: u64) {
         if self.obstacle().is_some()
-            || self.machine.as_ref().and_then(CheckpointScheduler::last_global).is_some()
+            || self.scheduler.as_ref().and_then(CheckpointScheduler::last_global).is_some()
         {
             return;
         }

@@ -1,14 +1,15 @@
-//! All sets go back together, to a line of all ranks: where one of them cannot go back alone. Part
-//! of [`Job`]: no I/O.
+//! Global rollback: all sets are rolled back together, to a checkpoint of all ranks, where one of
+//! them cannot be rolled back alone. Part of [`Job`]: no I/O.
 //!
 //! Source: DESIGN §7.7; docs/adr/0013.
 //!
-//! 1. The line is the youngest of all ranks whose images are there, or one before that from which a
-//!    rank could not be made.
-//! 2. What was done after it counts for nobody: nothing is repeated, nobody is asked what he has of
-//!    others, files are cut as for a restart, and a set has caught up when it has met the others.
+//! 1. The checkpoint is the youngest of all ranks whose images are there, or one before that from
+//!    which a rank could not be restored.
+//! 2. What was done after it counts for nobody: nothing is replayed, nobody is asked what it has
+//!    received of others, files are truncated as for a restart, and the replay of a set is complete
+//!    when it has connected.
 //! 3. All begin the same incarnation: ranks of different sets that share memory find it again.
-//! 4. Whoever falls before all have met has them all begin anew.
+//! 4. If a rank fails before all are connected, all are rolled back again.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -23,8 +24,8 @@ use serde_json::json;
 use std::collections::BTreeSet;
 
 impl Job {
-    /// Order everything that takes all ranks back, to a line `before` this one. The error: `why`
-    /// nobody goes back alone, and why not together.
+    /// Begins the rollback of all ranks, to a checkpoint `before` this one. The error: `why` no set
+    /// is rolled back alone, and why not all together.
     pub(crate) fn roll_back_all(
         &mut self,
         now: u64,
@@ -35,48 +36,59 @@ impl Job {
         if let Some(obstacle) = self.obstacle() {
             return Err(also(obstacle.into()));
         }
-        if self.recovery.nobody.is_some() {
-            // Mostly it is the reason already.
+        if self.recovery.rollback_blocked.is_some() {
+            // In most cases it is the reason already.
             return Err(why.into());
         }
         if let Some((id, _)) = self.ranks.iter().find(|(_, rank)| rank.ended.is_some()) {
-            return Err(also(format!("rank {id} has ended already, and cannot go back with them")));
+            return Err(also(format!(
+                "rank {id} has ended already, and cannot be rolled back with them"
+            )));
         }
-        let Some(line) = self.checkpoint_of_all(before).map_err(also)? else {
+        let Some(checkpoint) = self.checkpoint_of_all(before).map_err(also)? else {
             return Err(why.into());
         };
-        let times = if self.recovery.together.0 == line { self.recovery.together.1 } else { 0 };
+        let times = if self.recovery.global_rollbacks.0 == checkpoint {
+            self.recovery.global_rollbacks.1
+        } else {
+            0
+        };
         if times >= FAILURES_MAX {
-            let went = format!("all ranks went back to line {line} {times} times already");
+            let went = format!(
+                "all ranks were rolled back to checkpoint {checkpoint} {times} times already"
+            );
             return Err(also(went));
         }
-        self.recovery.together = (line, times + 1);
-        self.log(json!({"event": "global_rollback", "checkpoint": line.0, "why": why}));
-        self.effects.push_back(Effect::Tell(format!("{why}; all ranks go back to line {line}")));
-        self.input(now, Input::GlobalRollback { checkpoint: line.0 });
+        self.recovery.global_rollbacks = (checkpoint, times + 1);
+        self.log(json!({"event": "global_rollback", "checkpoint": checkpoint.0, "why": why}));
+        self.effects.push_back(Effect::NotifyUser(format!(
+            "{why}; all ranks are rolled back to checkpoint {checkpoint}"
+        )));
+        self.input(now, Input::GlobalRollback { checkpoint: checkpoint.0 });
         let incarnation = self.next_incarnation();
         let sets: BTreeSet<SetId> = self.ranks.values().filter_map(|rank| rank.set).collect();
-        let going = Rollback::new(now, line, incarnation, true);
-        // Before the first is ordered: nobody asks whom he will not meet.
+        let rollback = Rollback::new(now, checkpoint, incarnation, true);
+        // Before the first is ordered: a rank that is rolled back itself is not asked.
         for &set in &sets {
-            self.recovery.going.insert(set, going.clone());
+            self.recovery.rollbacks.insert(set, rollback.clone());
         }
-        sets.into_iter().try_for_each(|set| self.begin_rollback(set, going.clone()))
+        sets.into_iter().try_for_each(|set| self.begin_rollback(set, rollback.clone()))
     }
 
-    /// The line that all can go back to (1).
+    /// The checkpoint that all can be rolled back to (1).
     fn checkpoint_of_all(
         &self,
         before: Option<CheckpointId>,
     ) -> Result<Option<CheckpointId>, String> {
         let all: Vec<PeerId> = self.ranks.keys().copied().collect();
-        let globals = self.machine.iter().flat_map(|machine| machine.globals().rev());
+        let globals = self.scheduler.iter().flat_map(|scheduler| scheduler.globals().rev());
         let mut lost = None;
-        for line in
-            globals.map(CheckpointId).filter(|line| before.is_none_or(|before| *line < before))
+        for checkpoint in globals
+            .map(CheckpointId)
+            .filter(|checkpoint| before.is_none_or(|before| *checkpoint < before))
         {
-            match self.must_have_images(line, &all) {
-                Ok(()) => return Ok(Some(line)),
+            match self.must_have_images(checkpoint, &all) {
+                Ok(()) => return Ok(Some(checkpoint)),
                 Err(problem) => {
                     lost.get_or_insert(problem);
                 }

@@ -1,4 +1,4 @@
-//! The answer to `rustbtl status`: a document of which the user guide says what is in it.
+//! The answer to `rustbtl status`: a document that the user guide describes.
 
 use crate::coordinator::job::state::{Job, Rank};
 use crate::coordinator::job::tables::rollback::Rollback;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Version of the document.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 fn state(rank: &Rank) -> &'static str {
     if rank.ended.is_some() {
@@ -31,15 +31,15 @@ fn state(rank: &Rank) -> &'static str {
 }
 
 impl Job {
-    /// Folder of a line; where nodes keep images themselves, its name in the node's own.
-    pub fn folder(&self, line: CheckpointId) -> PathBuf {
-        match &self.setup.directory {
-            Some(base) => store::folder(base, &self.name, line),
-            None => format!("checkpoint-{line}").into(),
+    /// Folder of a checkpoint; where nodes store images themselves, its name in the node's own.
+    pub fn folder(&self, checkpoint: CheckpointId) -> PathBuf {
+        match &self.config.directory {
+            Some(base) => store::folder(base, &self.name, checkpoint),
+            None => format!("checkpoint-{checkpoint}").into(),
         }
     }
 
-    /// Ask all ranks how their logs are.
+    /// Asks all ranks for the state of their logs.
     pub fn ask_for_logs(&mut self) {
         for (&id, rank) in &mut self.ranks {
             rank.log = None;
@@ -59,7 +59,7 @@ impl Job {
         self.ranks.values().all(|rank| rank.log.is_some() || !answers(rank))
     }
 
-    /// The document. `nodes`: name, process id of the agent, time since it was heard.
+    /// The document. `nodes`: name, process id of the agent, time since its last message.
     pub fn status(&self, nodes: &[(String, u32, Duration)]) -> Value {
         let node = |(name, pid, silent): &(String, u32, Duration)| {
             let ranks = self.ranks.iter().filter(|(_, rank)| rank.here && rank.node == *name);
@@ -74,33 +74,37 @@ impl Job {
             }
         }
         let set = |(set, ranks): (&SetId, &BTreeSet<u32>)| {
-            let last_line = self.last_line(*set).map(|line| line.0);
-            let recovery = self.recovery.going.get(set).map(Rollback::name);
-            json!({"set": set.0, "ranks": ranks, "last_line": last_line, "recovery": recovery})
+            let last_checkpoint = self.last_checkpoint(*set).map(|checkpoint| checkpoint.0);
+            let recovery = self.recovery.rollbacks.get(set).map(Rollback::name);
+            json!({
+                "set": set.0, "ranks": ranks, "last_checkpoint": last_checkpoint,
+                "recovery": recovery,
+            })
         };
+        let checkpoints = self.checkpoints.keys().map(|number| self.checkpoint_status(*number));
         json!({
             "format": FORMAT,
             "job": self.name,
-            "size": self.setup.size,
-            "directory": self.setup.directory,
-            "copies": self.setup.copies.filter(|_| self.setup.is_local()),
-            "interval_ms": self.setup.fixed_interval_ms(),
-            "interval_auto": self.setup.interval_auto,
-            "set_interval_ms": self.setup.set_interval_ms,
-            "restarted_from": self.setup.restore,
+            "size": self.config.size,
+            "directory": self.config.directory,
+            "copies": self.config.replicas.filter(|_| self.config.is_local()),
+            "interval_ms": self.config.fixed_interval_ms(),
+            "interval_auto": self.config.interval_auto,
+            "set_interval_ms": self.config.set_interval_ms,
+            "restarted_from": self.config.restore,
             "protection": self.protection(),
-            "shelves": self.shelves(),
+            "shelves": self.replica_servers(),
             "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
             "sets": sets.iter().map(set).collect::<Vec<_>>(),
             "ranks": self.ranks.iter().map(|(id, rank)| self.rank(id.0, rank)).collect::<Vec<_>>(),
-            "lines": self.lines.keys().map(|line| self.line(*line)).collect::<Vec<_>>(),
+            "checkpoints": checkpoints.collect::<Vec<_>>(),
         })
     }
 
-    fn last_line(&self, set: SetId) -> Option<CheckpointId> {
+    fn last_checkpoint(&self, set: SetId) -> Option<CheckpointId> {
         let of = |image: &store::Image| image.set == set.0;
-        let complete = self.lines.iter().filter(|(_, line)| line.complete);
-        complete.rev().find(|(_, line)| line.images.values().any(of)).map(|(&id, _)| id)
+        let complete = self.checkpoints.iter().filter(|(_, checkpoint)| checkpoint.complete);
+        complete.rev().find(|(_, checkpoint)| checkpoint.images.values().any(of)).map(|(&id, _)| id)
     }
 
     fn rank(&self, id: u32, rank: &Rank) -> Value {
@@ -115,20 +119,20 @@ impl Job {
         })
     }
 
-    fn line(&self, id: CheckpointId) -> Value {
-        let Some(line) = self.lines.get(&id) else { return Value::Null };
-        let sum = |of: fn(&store::Image) -> u64| line.images.values().map(of).sum::<u64>();
+    fn checkpoint_status(&self, id: CheckpointId) -> Value {
+        let Some(checkpoint) = self.checkpoints.get(&id) else { return Value::Null };
+        let sum = |of: fn(&store::Image) -> u64| checkpoint.images.values().map(of).sum::<u64>();
         json!({
-            "line": id.0,
-            "kind": if line.kind == Kind::Global { "global" } else { "set" },
-            "state": if line.complete { "complete" } else { "under way" },
-            "started_ms": line.started_ms,
-            "images": line.images.len(),
+            "checkpoint": id.0,
+            "kind": if checkpoint.kind == Kind::Global { "global" } else { "set" },
+            "state": if checkpoint.complete { "complete" } else { "under way" },
+            "started_ms": checkpoint.started_ms,
+            "images": checkpoint.images.len(),
             "bytes": sum(|image| image.bytes),
             "raw_bytes": sum(|image| image.raw_bytes),
-            "coordination_ns": line.coordination_ns,
-            "pause_ns": line.pause_ns,
-            "store_ns": line.store_ns,
+            "coordination_ns": checkpoint.coordination_ns,
+            "pause_ns": checkpoint.pause_ns,
+            "store_ns": checkpoint.store_ns,
             "held": self.held(id),
         })
     }

@@ -1,13 +1,15 @@
-//! Ranks whose agent does not come back although mpirun has not lost their node. Part of [`Job`]:
+//! Ranks whose agent does not reconnect although mpirun has not lost their node. Part of [`Job`]:
 //! no I/O.
 //!
-//! An agent that hears nothing of its coordinator for long gives it up, and its ranks go on alone
-//! for good: the coordinator may only have stood still, and others may have waited longer.
+//! An agent that receives nothing from its coordinator for long declares it failed, and its ranks
+//! continue without it for good. The coordinator may only have been suspended, and others may have
+//! waited longer.
 //!
-//! 1. Ranks that are coordinated and ranks that are alone do not wait for each other: if some do
-//!    not come back within [`PATIENCE_MS`], all are let go, and the user hears it once.
-//! 2. After that nothing is decided any more; whoever comes is told to go on alone.
-//! 3. A set that waits for orders cannot go on alone: then the job ends, with what to do.
+//! 1. Ranks with and without a coordinator do not wait for each other: if some do not reconnect
+//!    within [`PATIENCE_MS`], protection is disabled for all, and the user is notified once.
+//! 2. After that nothing is decided any more; an agent that connects is ordered to continue alone.
+//! 3. A set in rollback that waits for orders cannot continue alone: then the job ends, and the
+//!    user reads what to do.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -18,8 +20,8 @@ use crate::coordinator::job::tables::text::some_of;
 use rustbtl_fragments::ids::PeerId;
 use serde_json::json;
 
-/// Longer than agents try to connect again, and than it takes until somebody who is awaited is
-/// named (`again`).
+/// Longer than agents try to connect again, and than it takes until missing ranks are reported
+/// (`failover`).
 const PATIENCE_MS: u64 = 40_000;
 
 fn is_missing(rank: &Rank) -> bool {
@@ -27,41 +29,45 @@ fn is_missing(rank: &Rank) -> bool {
 }
 
 impl Job {
-    /// Nobody is coordinated any more.
+    /// Protection is disabled: nobody is coordinated any more.
     pub fn is_protection_disabled(&self) -> bool {
-        self.out_of_reach.let_go
+        self.unreachable.protection_disabled
     }
 
     /// Time has passed.
-    pub(crate) fn look_for_missing(&mut self, now: u64) {
-        // A job that starts or ends waits for nobody here.
-        let matters = (self.machine.is_some() || self.again.is_some()) && !self.may_finish;
+    pub(crate) fn check_reachability(&mut self, now: u64) {
+        // A job that starts or ends does not wait for agents here.
+        let matters = (self.scheduler.is_some() || self.failover.is_some()) && !self.may_finish;
         let missing = self.ranks.iter().filter(|(_, rank)| is_missing(rank));
         let missing: Vec<PeerId> = missing.map(|(&id, _)| id).collect();
-        if !matters || missing.is_empty() || self.out_of_reach.let_go || self.recovery.failed {
-            self.out_of_reach.since_ms = None;
+        if !matters
+            || missing.is_empty()
+            || self.unreachable.protection_disabled
+            || self.recovery.failed
+        {
+            self.unreachable.since_ms = None;
             return;
         }
-        let since = *self.out_of_reach.since_ms.get_or_insert(now);
+        let since = *self.unreachable.since_ms.get_or_insert(now);
         if now >= since.saturating_add(PATIENCE_MS) {
-            self.let_go(&missing);
+            self.disable_protection(&missing);
         }
     }
 
-    fn let_go(&mut self, missing: &[PeerId]) {
+    fn disable_protection(&mut self, missing: &[PeerId]) {
         let names = some_of(missing.iter().map(|id| self.name_of(*id)).collect(), ", ");
         let numbers: Vec<u32> = missing.iter().map(|rank| rank.0).collect();
-        (self.out_of_reach.let_go, self.changed) = (true, true);
+        (self.unreachable.protection_disabled, self.changed) = (true, true);
         self.log(json!({"event": "protection_disabled", "missing": numbers}));
-        let anew = self.again.as_ref().and_then(Failover::restarting_set);
-        if let Some(set) = self.recovery.waits_for_orders().or(anew) {
+        let restarting = self.failover.as_ref().and_then(Failover::restarting_set);
+        if let Some(set) = self.recovery.waits_for_orders().or(restarting) {
             return self.fail(format!(
-                "{names} cannot be reached any more, and set {set} had not yet come back"
+                "{names} cannot be reached any more, and the rollback of set {set} was not complete"
             ));
         }
-        self.effects.push_back(Effect::Tell(format!(
+        self.effects.push_back(Effect::NotifyUser(format!(
             "job {}: {names} cannot be reached any more: the job GOES ON WITHOUT PROTECTION. If \
-             something of it dies now it ends. Was the node, or that of mpirun, stopped or very \
+             a process or node fails now it ends. Was the node, or that of mpirun, stopped or very \
              busy for long?",
             self.name
         )));

@@ -1,27 +1,27 @@
-//! Who has asked for lines and has not been answered yet.
+//! Who has requested checkpoints and waits for the answer.
 
 use rustbtl_fragments::ids::{PeerId, SetId};
 use std::collections::BTreeSet;
 
-/// Somebody who can ask.
+/// Who can request a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Requester {
-    /// A program, with its own number for it.
+    /// A program, with its own number of the request.
     Rank(PeerId, u32),
     /// A `rustbtl` command.
     Client(u64),
-    /// Who sent mpirun a signal; the answer goes to mpirun's standard error.
+    /// A signal to mpirun; the answer goes to mpirun's standard error.
     Signal,
 }
 
-/// What somebody asks for.
+/// A request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CheckpointRequest {
     /// Who.
-    pub wisher: Requester,
-    /// A global line.
+    pub requester: Requester,
+    /// A global checkpoint.
     pub global: bool,
-    /// Otherwise a line of each of these.
+    /// Otherwise a checkpoint of each of these sets.
     pub sets: BTreeSet<SetId>,
     /// The answer comes when it is complete, not when it is ordered.
     pub wait: bool,
@@ -31,54 +31,56 @@ pub struct CheckpointRequest {
 #[derive(Debug, Default)]
 pub struct CheckpointRequests {
     all: Vec<(CheckpointRequest, bool)>,
-    /// The next global line is the end of the job.
+    /// The next global checkpoint is the end of the job.
     pub exit: bool,
 }
 
 impl CheckpointRequests {
     /// One more.
-    pub fn add(&mut self, wish: CheckpointRequest) {
-        self.all.push((wish, false));
+    pub fn add(&mut self, request: CheckpointRequest) {
+        self.all.push((request, false));
     }
 
-    /// Would this one rather wait than be refused? A program is ready before the others are.
-    pub fn waits(&self, wisher: Requester) -> bool {
-        let wish = self.all.iter().find(|(wish, _)| wish.wisher == wisher);
-        wish.is_some_and(|(wish, _)| wish.wait || matches!(wisher, Requester::Rank(..)))
+    /// Does this one rather wait than be refused? A program may be ready before the others are.
+    pub fn waits(&self, requester: Requester) -> bool {
+        let request = self.all.iter().find(|(request, _)| request.requester == requester);
+        request.is_some_and(|(request, _)| request.wait || matches!(requester, Requester::Rank(..)))
     }
 
     /// Not any more.
-    pub fn remove(&mut self, wisher: Requester) -> Option<CheckpointRequest> {
-        let at = self.all.iter().rposition(|(wish, _)| wish.wisher == wisher)?;
+    pub fn remove(&mut self, requester: Requester) -> Option<CheckpointRequest> {
+        let at = self.all.iter().rposition(|(request, _)| request.requester == requester)?;
         Some(self.all.remove(at).0)
     }
 
-    /// A line of this kind was ordered: those to whom that is answer enough. The others wait for
-    /// the end of this line, not of one that was ordered before.
+    /// A checkpoint of this kind was ordered: returns those for whom that is the answer. The others
+    /// wait for the end of this checkpoint, not of one that was ordered before.
     pub fn ordered(&mut self, global: bool) -> Vec<CheckpointRequest> {
-        for (wish, begun) in &mut self.all {
-            *begun |= wish.global == global;
+        for (request, begun) in &mut self.all {
+            *begun |= request.global == global;
         }
-        self.take(|wish, _| wish.global == global && !wish.wait)
+        self.take(|request, _| request.global == global && !request.wait)
     }
 
-    /// A line of these sets has ended: those that need not wait any more.
+    /// A checkpoint of these sets has ended: returns those that need not wait any more.
     pub fn ended(&mut self, global: bool, sets: &[SetId], failed: bool) -> Vec<CheckpointRequest> {
         if global {
-            return self.take(|wish, begun| wish.global && begun);
+            return self.take(|request, begun| request.global && begun);
         }
         if failed {
-            return self.take(|wish, _| !wish.global && sets.iter().any(|s| wish.sets.contains(s)));
+            return self.take(|request, _| {
+                !request.global && sets.iter().any(|s| request.sets.contains(s))
+            });
         }
-        for (wish, _) in self.all.iter_mut().filter(|(wish, _)| !wish.global) {
-            wish.sets.retain(|set| !sets.contains(set));
+        for (request, _) in self.all.iter_mut().filter(|(request, _)| !request.global) {
+            request.sets.retain(|set| !sets.contains(set));
         }
-        self.take(|wish, _| !wish.global && wish.sets.is_empty())
+        self.take(|request, _| !request.global && request.sets.is_empty())
     }
 
     fn take(&mut self, which: impl Fn(&CheckpointRequest, bool) -> bool) -> Vec<CheckpointRequest> {
-        let taken = self.all.extract_if(.., |(wish, begun)| which(wish, *begun));
-        taken.map(|(wish, _)| wish).collect()
+        let taken = self.all.extract_if(.., |(request, begun)| which(request, *begun));
+        taken.map(|(request, _)| request).collect()
     }
 }
 
@@ -86,39 +88,39 @@ impl CheckpointRequests {
 mod tests {
     use super::*;
 
-    fn wish(client: u64, global: bool, sets: &[u32], wait: bool) -> CheckpointRequest {
+    fn request(client: u64, global: bool, sets: &[u32], wait: bool) -> CheckpointRequest {
         let sets = sets.iter().map(|&set| SetId(set)).collect();
-        CheckpointRequest { wisher: Requester::Client(client), global, sets, wait }
+        CheckpointRequest { requester: Requester::Client(client), global, sets, wait }
     }
 
-    fn clients(wishes: &[CheckpointRequest]) -> Vec<u64> {
-        let client = |wish: &CheckpointRequest| match wish.wisher {
+    fn clients(requests: &[CheckpointRequest]) -> Vec<u64> {
+        let client = |request: &CheckpointRequest| match request.requester {
             Requester::Client(client) => client,
             Requester::Rank(..) | Requester::Signal => 99,
         };
-        wishes.iter().map(client).collect()
+        requests.iter().map(client).collect()
     }
 
     #[test]
-    fn who_asks_during_a_global_line_waits_for_the_next() {
-        let mut wishes = CheckpointRequests::default();
-        wishes.add(wish(1, true, &[], true));
-        assert!(wishes.ordered(true).is_empty());
-        wishes.add(wish(2, true, &[], true));
-        wishes.add(wish(3, true, &[], false));
-        assert_eq!(clients(&wishes.ended(true, &[], false)), [1]);
-        assert_eq!(clients(&wishes.ordered(true)), [3]);
-        assert_eq!(clients(&wishes.ended(true, &[], true)), [2]);
+    fn who_asks_during_a_global_checkpoint_waits_for_the_next() {
+        let mut requests = CheckpointRequests::default();
+        requests.add(request(1, true, &[], true));
+        assert!(requests.ordered(true).is_empty());
+        requests.add(request(2, true, &[], true));
+        requests.add(request(3, true, &[], false));
+        assert_eq!(clients(&requests.ended(true, &[], false)), [1]);
+        assert_eq!(clients(&requests.ordered(true)), [3]);
+        assert_eq!(clients(&requests.ended(true, &[], true)), [2]);
     }
 
     #[test]
-    fn lines_of_all_sets_end_with_the_last_or_with_a_failure() {
-        let mut wishes = CheckpointRequests::default();
-        wishes.add(wish(1, false, &[0, 2], true));
-        wishes.add(wish(2, false, &[2], true));
-        assert!(wishes.ended(false, &[SetId(0)], false).is_empty());
-        assert_eq!(clients(&wishes.ended(false, &[SetId(2)], false)), [1, 2]);
-        wishes.add(wish(3, false, &[0, 2], true));
-        assert_eq!(clients(&wishes.ended(false, &[SetId(2)], true)), [3]);
+    fn checkpoints_of_all_sets_end_with_the_last_or_with_a_failure() {
+        let mut requests = CheckpointRequests::default();
+        requests.add(request(1, false, &[0, 2], true));
+        requests.add(request(2, false, &[2], true));
+        assert!(requests.ended(false, &[SetId(0)], false).is_empty());
+        assert_eq!(clients(&requests.ended(false, &[SetId(2)], false)), [1, 2]);
+        requests.add(request(3, false, &[0, 2], true));
+        assert_eq!(clients(&requests.ended(false, &[SetId(2)], true)), [3]);
     }
 }

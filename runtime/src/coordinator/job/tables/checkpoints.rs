@@ -4,7 +4,7 @@ use crate::store::{Image, Kind};
 use rustbtl_fragments::ids::PeerId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A line that is being taken, or that is complete.
+/// A checkpoint that is being taken, or that is complete.
 #[derive(Clone, Debug)]
 pub(crate) struct CheckpointState {
     pub(crate) kind: Kind,

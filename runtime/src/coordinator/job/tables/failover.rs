@@ -4,26 +4,26 @@ use crate::coordinator::job::tables::persisted::PersistedScheduler;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// While it is being learnt who is there.
+/// Until all ranks have connected.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Failover {
-    pub(crate) lines: PersistedScheduler,
-    /// They begin anew (3).
-    pub(crate) going: BTreeSet<SetId>,
-    /// They were all, together.
-    pub(crate) with_all: bool,
-    /// From mpirun, and not decided upon.
-    pub(crate) words: Vec<String>,
-    /// Programs that have fallen, in which incarnation, and how.
-    pub(crate) fallen: BTreeMap<PeerId, (i32, Incarnation)>,
+    pub(crate) scheduler: PersistedScheduler,
+    /// Sets that are rolled back again (3).
+    pub(crate) sets: BTreeSet<SetId>,
+    /// The rollback was a global one.
+    pub(crate) global: bool,
+    /// Messages of mpirun that are handled later.
+    pub(crate) deferred: Vec<String>,
+    /// Programs that have failed, how, and in which incarnation.
+    pub(crate) failed_ranks: BTreeMap<PeerId, (i32, Incarnation)>,
     pub(crate) since_ms: u64,
-    /// It was said that somebody is missing.
-    pub(crate) told: bool,
+    /// It was reported that ranks are missing.
+    pub(crate) reported: bool,
 }
 
 impl Failover {
-    /// A set that was on its way back, and waits.
+    /// A set whose rollback had begun, and waits.
     pub(crate) fn restarting_set(&self) -> Option<SetId> {
-        self.going.first().copied()
+        self.sets.first().copied()
     }
 }

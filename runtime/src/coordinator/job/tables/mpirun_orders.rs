@@ -1,5 +1,5 @@
-//! What mpirun is told on the pipe, a line each. The words are those of
-//! `glue-c/errmgr/errmgr_correlated_words.h`; a test compares the two.
+//! Orders to mpirun on the pipe, a line each. The keys are those of
+//! `glue-c/errmgr/errmgr_correlated_pipe.h`; a test compares the two.
 
 use crate::settings::hex;
 use core::fmt::{self, Display, Formatter};
@@ -12,9 +12,9 @@ pub enum MpirunOrder {
     End,
     /// End the job with this text as its error.
     Fail(String),
-    /// The ranks of the lost node run again: go on.
+    /// The ranks of the lost node run again.
     Recovered,
-    /// A guardian has ended, and its ranks go on elsewhere: go on without it.
+    /// A guardian has ended, and its ranks run elsewhere: continue without it.
     Tolerate(PeerId),
     /// A guardian has ended: do what stock Open MPI does.
     Stock(PeerId),
@@ -31,7 +31,7 @@ pub enum MpirunOrder {
     },
 }
 
-/// First words of the lines to mpirun.
+/// Keys of the lines to mpirun.
 pub mod to_mpirun {
     /// The coordinator listens: port, job, secret.
     pub const OK: &str = "ok";
@@ -51,13 +51,13 @@ pub mod to_mpirun {
     pub const PRINT: &str = "print";
 }
 
-/// First words of the lines from mpirun, once the job runs.
+/// Keys of the lines from mpirun, once the job runs.
 pub mod from_mpirun {
-    /// So much of a rank's output has come by way of its lost daemon.
+    /// So much of a rank's output has come through its lost daemon.
     pub const CAME: &str = "came";
     /// A piece was printed.
     pub const PRINTED: &str = "printed";
-    /// mpirun's output of a rank stands there.
+    /// How far mpirun's output of a rank is.
     pub const REACHED: &str = "reached";
     /// The user's signal: `stay` or `exit`.
     pub const CHECKPOINT: &str = "checkpoint";
@@ -85,20 +85,22 @@ impl Display for MpirunOrder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coordinator::job::config::JobConfig;
     use std::collections::BTreeMap;
 
-    /// `#define RUSTBTL_WORD_NAME "word"` of the header that C reads.
-    fn header() -> BTreeMap<String, String> {
-        let text = include_str!("../../../../../glue-c/errmgr/errmgr_correlated_words.h");
+    /// `#define PREFIX_NAME "key"` of the header that C reads.
+    fn header(prefix: &str) -> BTreeMap<String, String> {
+        let text = include_str!("../../../../../glue-c/errmgr/errmgr_correlated_pipe.h");
         let define = |line: &str| {
-            let (name, word) = line.strip_prefix("#define RUSTBTL_WORD_")?.split_once(' ')?;
-            Some((name.to_owned(), word.trim().trim_matches('"').to_owned()))
+            let define = line.strip_prefix("#define ")?.strip_prefix(prefix)?;
+            let (name, key) = define.split_once(' ')?;
+            Some((name.to_owned(), key.trim().trim_matches('"').to_owned()))
         };
         text.lines().filter_map(define).collect()
     }
 
     #[test]
-    fn c_and_rust_use_the_same_words() {
+    fn c_and_rust_use_the_same_keys() {
         let ours = [
             ("OK", to_mpirun::OK),
             ("ERROR", to_mpirun::ERROR),
@@ -115,8 +117,37 @@ mod tests {
             ("LOST", from_mpirun::LOST),
             ("GUARDIAN", from_mpirun::GUARDIAN),
         ];
-        let ours = ours.map(|(name, word)| (name.to_owned(), word.to_owned()));
-        assert_eq!(header(), BTreeMap::from(ours));
+        let ours = ours.map(|(name, key)| (name.to_owned(), key.to_owned()));
+        assert_eq!(header("RUSTBTL_KEY_"), BTreeMap::from(ours));
+    }
+
+    #[test]
+    fn keys_of_the_setup_are_those_that_the_coordinator_reads() {
+        let again = format!("job-1 4711 {}", "ab".repeat(32));
+        let ours = [
+            ("DIR", "dir", "/a"),
+            ("RESTORE", "restore", "/a/checkpoint-1"),
+            ("LOG", "log", "/tmp"),
+            ("INTERVAL", "interval", "1"),
+            ("MTBF", "mtbf", "1000"),
+            ("SET_INTERVAL", "set_interval", "1000"),
+            ("IMAGES", "images", "lz4 4"),
+            ("KEEP", "keep", "2"),
+            ("REPLICAS", "copies", "1"),
+            ("RECOVER", "recover", "1"),
+            ("PRINTS", "prints", "1"),
+            ("FAILOVER", "again", again.as_str()),
+            ("SIZE", "size", "4"),
+            ("ARG", "arg", "./x"),
+            ("GO", "go", ""),
+        ];
+        let mut config = JobConfig::default();
+        for (_, key, value) in ours {
+            let line = format!("{key} {value}");
+            assert_eq!(config.take(&line), Ok(key == "go"), "{line}");
+        }
+        let ours = ours.map(|(name, key, _)| (name.to_owned(), key.to_owned()));
+        assert_eq!(header("RUSTBTL_SETUP_"), BTreeMap::from(ours));
     }
 
     #[test]

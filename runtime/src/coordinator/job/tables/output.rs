@@ -1,4 +1,4 @@
-//! Output that goes to mpirun by way of the coordinator.
+//! Output that the coordinator relays to mpirun.
 
 use crate::coordinator::job::tables::mpirun_orders::MpirunOrder;
 use std::collections::VecDeque;

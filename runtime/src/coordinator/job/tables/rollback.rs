@@ -7,139 +7,152 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
-    /// Its ranks are being made from their images.
+    /// Its ranks are being restored from their images.
     Restoring,
-    /// They learn the others' addresses, and the others theirs.
-    Meeting,
-    /// They repeat what was lost.
-    Behind,
+    /// Endpoints are exchanged, channels connected.
+    Connecting,
+    /// They replay what was lost.
+    Replaying,
 }
 
-/// A set that goes back.
+/// A set in rollback.
 #[derive(Clone, Debug)]
 pub(crate) struct Rollback {
     pub(crate) phase: Phase,
-    pub(crate) line: CheckpointId,
+    pub(crate) checkpoint: CheckpointId,
     pub(crate) incarnation: Incarnation,
-    /// Together with all others (`rollback_all`).
-    pub(crate) with_all: bool,
-    /// Whose node is lost, and who is being started on another one.
+    /// Part of a global rollback (`rollback_all`).
+    pub(crate) global: bool,
+    /// Ranks of a lost node that are being started on another one.
     pub(crate) placed: BTreeSet<PeerId>,
     /// Who has done what this phase waits for.
     pub(crate) done: BTreeSet<PeerId>,
-    /// Who has caught up while others of the set still meet theirs: one that has no channels does
-    /// at once.
-    pub(crate) early: BTreeSet<PeerId>,
-    /// What others have of its earlier lives is here (5).
+    /// Ranks whose replay was complete while others of the set were connecting: one without
+    /// channels is at once.
+    pub(crate) replayed_early: BTreeSet<PeerId>,
+    /// What others have received of its earlier incarnations is here (5).
     pub(crate) fenced: bool,
     pub(crate) since_ms: u64,
 }
 
-/// Why a set does not go back.
+/// Why a set is not rolled back.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum RollbackRefusal {
-    /// Not alone.
-    Alone(String),
-    /// Nobody does.
-    Here(String),
+    /// Not alone: a global rollback may do.
+    NotAlone(String),
+    /// Nothing is rolled back.
+    Never(String),
 }
 
 impl Rollback {
-    /// Its ranks are to be made from their images.
+    /// Its ranks are to be restored.
     pub(crate) fn new(
         now: u64,
-        line: CheckpointId,
+        checkpoint: CheckpointId,
         incarnation: Incarnation,
-        with_all: bool,
+        global: bool,
     ) -> Self {
         let (phase, placed, done) = (Phase::Restoring, BTreeSet::new(), BTreeSet::new());
-        let (early, fenced, since_ms) = (BTreeSet::new(), false, now);
-        Self { phase, line, incarnation, with_all, placed, done, early, fenced, since_ms }
+        let (replayed_early, fenced, since_ms) = (BTreeSet::new(), false, now);
+        Self {
+            phase,
+            checkpoint,
+            incarnation,
+            global,
+            placed,
+            done,
+            replayed_early,
+            fenced,
+            since_ms,
+        }
     }
 
-    /// It has met the others.
+    /// It is connected to the others again.
     pub(crate) fn is_replaying(&self) -> bool {
-        self.phase == Phase::Behind
+        self.phase == Phase::Replaying
     }
 
     /// For people.
     pub(crate) fn name(&self) -> &'static str {
         match self.phase {
             Phase::Restoring => "restoring",
-            Phase::Meeting => "meeting the others",
-            Phase::Behind => "catching up",
+            Phase::Connecting => "connecting",
+            Phase::Replaying => "replaying",
         }
     }
 }
 
-/// All that is known of sets that went back.
+/// All rollbacks of the job.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recovery {
-    pub(crate) going: BTreeMap<SetId, Rollback>,
-    /// How often a set fell since a line of it was complete.
-    pub(crate) falls: BTreeMap<SetId, (CheckpointId, u32)>,
-    /// How often all went back together, to this line.
-    pub(crate) together: (CheckpointId, u32),
-    /// The youngest incarnation of a set that was ordered.
-    pub(crate) given: BTreeMap<SetId, Incarnation>,
-    /// Sets of which not all is recorded, and why.
-    pub(crate) unrecorded: BTreeMap<SetId, String>,
-    /// No set goes back alone: what a rank of this one does others may have a part in.
-    pub(crate) nobody_alone: Option<(SetId, String)>,
-    /// Nor do all together.
-    pub(crate) nobody: Option<String>,
-    /// The job cannot go on: said once.
+    pub(crate) rollbacks: BTreeMap<SetId, Rollback>,
+    /// How often a set has failed since this checkpoint, its youngest, was complete.
+    pub(crate) failures: BTreeMap<SetId, (CheckpointId, u32)>,
+    /// How many global rollbacks there were to this checkpoint.
+    pub(crate) global_rollbacks: (CheckpointId, u32),
+    /// The newest incarnation of a set that was ordered, whether it ever ran.
+    pub(crate) newest_incarnations: BTreeMap<SetId, Incarnation>,
+    /// Sets that cannot replay, and why.
+    pub(crate) not_replayable: BTreeMap<SetId, String>,
+    /// No set is rolled back alone: what a rank of this one does may involve others.
+    pub(crate) set_rollback_blocked: Option<(SetId, String)>,
+    /// Nor is a global rollback possible.
+    pub(crate) rollback_blocked: Option<String>,
+    /// The job cannot continue: reported once.
     pub(crate) failed: bool,
 }
 
 impl Recovery {
-    /// For another coordinator: sets that go back, and falls.
+    /// For a failover: rollbacks and failures.
     pub(crate) fn state(&self) -> (Vec<PersistedRollback>, Vec<(u32, u64, u32)>) {
-        let going = self.going.iter().map(|(&set, going)| going.state(set)).collect();
-        let falls = self.falls.iter().map(|(set, (line, falls))| (set.0, line.0, *falls));
-        (going, falls.collect())
+        let rollbacks = self.rollbacks.iter().map(|(&set, rollback)| rollback.state(set)).collect();
+        let failures =
+            self.failures.iter().map(|(set, (checkpoint, count))| (set.0, checkpoint.0, *count));
+        (rollbacks, failures.collect())
     }
 
-    /// The other way round; sets that are behind only.
+    /// From a failover; only sets that are replaying.
     pub(crate) fn resume(
         &mut self,
         now: u64,
-        behind: Vec<PersistedRollback>,
-        falls: &[(u32, u64, u32)],
+        replaying: Vec<PersistedRollback>,
+        failures: &[(u32, u64, u32)],
     ) {
-        for of in behind {
-            let (line, incarnation) = (CheckpointId(of.line), Incarnation(of.incarnation));
-            let begun = Rollback::new(now, line, incarnation, false);
-            let going = Rollback { phase: Phase::Behind, fenced: true, ..begun };
-            self.going.insert(SetId(of.set), going);
+        for of in replaying {
+            let (checkpoint, incarnation) =
+                (CheckpointId(of.checkpoint), Incarnation(of.incarnation));
+            let begun = Rollback::new(now, checkpoint, incarnation, false);
+            let rollback = Rollback { phase: Phase::Replaying, fenced: true, ..begun };
+            self.rollbacks.insert(SetId(of.set), rollback);
         }
-        let falls =
-            falls.iter().map(|&(set, line, falls)| (SetId(set), (CheckpointId(line), falls)));
-        self.falls.extend(falls);
+        let failures = failures
+            .iter()
+            .map(|&(set, checkpoint, count)| (SetId(set), (CheckpointId(checkpoint), count)));
+        self.failures.extend(failures);
     }
 
-    /// One that has not met the others yet.
+    /// A set that is not connected to the others yet.
     pub(crate) fn waits_for_orders(&self) -> Option<SetId> {
-        self.going.iter().find(|(_, going)| !going.is_replaying()).map(|(&set, _)| set)
+        self.rollbacks.iter().find(|(_, rollback)| !rollback.is_replaying()).map(|(&set, _)| set)
     }
 
-    /// Sets that repeat what was lost, and from where.
-    pub(crate) fn behind(&self) -> Vec<(SetId, CheckpointId)> {
-        let behind = self.going.iter().filter(|(_, going)| going.is_replaying());
-        behind.map(|(&set, going)| (set, going.line)).collect()
+    /// Sets that are replaying, and from which checkpoint.
+    pub(crate) fn replaying(&self) -> Vec<(SetId, CheckpointId)> {
+        let replaying = self.rollbacks.iter().filter(|(_, rollback)| rollback.is_replaying());
+        replaying.map(|(&set, rollback)| (set, rollback.checkpoint)).collect()
     }
 }
 
 impl Rollback {
-    /// For another coordinator.
+    /// For a failover.
     pub(crate) fn state(&self, set: SetId) -> PersistedRollback {
-        let (line, incarnation) = (self.line.0, self.incarnation.0);
+        let (checkpoint, incarnation) = (self.checkpoint.0, self.incarnation.0);
         PersistedRollback {
             set: set.0,
-            line,
+            checkpoint,
             incarnation,
-            behind: self.is_replaying(),
-            with_all: self.with_all,
+            replaying: self.is_replaying(),
+            global: self.global,
         }
     }
 }

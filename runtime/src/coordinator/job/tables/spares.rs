@@ -3,25 +3,25 @@
 use crate::coordinator::job::tables::hosts::same_host;
 use std::collections::BTreeMap;
 
-/// What is known of places.
+/// Spare nodes, and what a node can take.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Spares {
-    /// Nodes that take ranks without any guardian of orted's, and how they are reached.
-    pub(crate) spares: BTreeMap<String, String>,
+    /// Nodes that take ranks without any guardian of orted's, and their addresses.
+    pub(crate) nodes: BTreeMap<String, String>,
     /// Most ranks that a node had when the job was ready.
     pub(crate) room: usize,
     /// mpirun's node.
-    pub(crate) own: String,
+    pub(crate) mpirun_node: String,
 }
 
 impl Spares {
     /// Nodes without ranks of their own.
-    pub(crate) fn spares(&self) -> impl Iterator<Item = &String> {
-        self.spares.keys()
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = &String> {
+        self.nodes.keys()
     }
 
-    /// It is gone.
+    /// The node is lost.
     pub(crate) fn lose(&mut self, node: &str) {
-        self.spares.retain(|spare, _| !same_host(spare, node));
+        self.nodes.retain(|spare, _| !same_host(spare, node));
     }
 }

@@ -1,9 +1,9 @@
 //! Agents that cannot be reached.
 
-/// What is known about it.
+/// Since when, and what follows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UnreachableAgents {
     pub(crate) since_ms: Option<u64>,
-    /// The job goes on without us.
-    pub(crate) let_go: bool,
+    /// The job continues without protection.
+    pub(crate) protection_disabled: bool,
 }

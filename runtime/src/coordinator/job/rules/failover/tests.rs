@@ -6,60 +6,60 @@ use crate::coordinator::job::test_world::{NODES, World};
 use rustbtl_coordination::control::FromRank;
 
 #[test]
-fn it_is_whole_when_all_have_come_and_a_loss_after_that_is_survived() {
-    let mut world = World::with_line().again();
+fn the_failover_is_complete_when_all_have_connected_and_a_loss_after_that_is_survived() {
+    let mut world = World::with_checkpoint().failover();
     assert_eq!(world.job.awaited().map(|missing| missing.len()), Some(3));
-    world.comes(0, "a", 0);
-    world.comes(1, "b", 0);
+    world.connects(0, "a", 0);
+    world.connects(1, "b", 0);
     assert!(world.events("failover_completed").is_empty());
-    world.comes(2, "c", 0);
+    world.connects(2, "c", 0);
     assert_eq!(world.events("failover_completed").len(), 1);
     assert_eq!(
         world.events("failover_completed")[0]["covered"],
         true,
-        "who has copies was not forgotten"
+        "who has replicas was persisted"
     );
     assert!(world.events("checkpoint_started").is_empty(), "there is one already");
     world.mpirun("lost b");
-    let back = &world.events("set_rollback")[0];
+    let rollback = &world.events("set_rollback")[0];
     assert_eq!(
-        (&back["set"], &back["checkpoint"], &back["incarnation"]),
+        (&rollback["set"], &rollback["checkpoint"], &rollback["incarnation"]),
         (&1.into(), &1.into(), &1.into())
     );
-    assert_eq!(world.events("rank_placed")[0]["node"], "c", "where the copy is");
+    assert_eq!(world.events("rank_placed")[0]["node"], "c", "where the replica is");
 }
 
 #[test]
-fn what_was_lost_meanwhile_waits_until_the_others_have_come() {
-    let mut world = World::with_line().again();
+fn what_was_lost_meanwhile_waits_until_the_others_have_connected() {
+    let mut world = World::with_checkpoint().failover();
     world.mpirun("lost b");
-    world.comes(0, "a", 0);
+    world.connects(0, "a", 0);
     assert!(world.events("node_lost").is_empty());
-    world.comes(2, "c", 0);
+    world.connects(2, "c", 0);
     assert_eq!(world.events("failover_completed").len(), 1, "nobody waits for who is lost");
     assert_eq!(world.events("rank_placed").len(), 1);
-    // A program that has fallen is one that has come.
-    let mut world = World::with_line().again();
-    world.comes(0, "a", 0);
-    world.comes(2, "c", 0);
+    // A failed program has connected.
+    let mut world = World::with_checkpoint().failover();
+    world.connects(0, "a", 0);
+    world.connects(2, "c", 0);
     world.guardian(1, "b", 0);
     world.hello(1, "b", 0);
-    world.falls(1, "b", 0);
+    world.fails(1, "b", 0);
     let restores = |message: &&ToNode| matches!(message, ToNode::Restore { .. });
     assert_eq!(world.sent(1).into_iter().filter(restores).count(), 1);
 }
 
 #[test]
 fn a_loss_that_was_handled_already_is_not_handled_twice() {
-    let mut world = World::with_line();
+    let mut world = World::with_checkpoint();
     world.mpirun("lost b");
-    world.comes(1, "c", 1);
+    world.connects(1, "c", 1);
     world.rank(1, "c", FromRank::ReplayComplete {});
     assert_eq!(world.events("replay_completed").len(), 1);
-    let mut world = world.again();
+    let mut world = world.failover();
     world.mpirun("lost b");
     for (rank, node, incarnation) in [(0, "a", 0), (1, "c", 1), (2, "c", 0)] {
-        world.comes(rank, node, incarnation);
+        world.connects(rank, node, incarnation);
     }
     assert_eq!(world.events("failover_completed").len(), 1);
     assert!(world.events("set_rollback").is_empty());
@@ -67,32 +67,32 @@ fn a_loss_that_was_handled_already_is_not_handled_twice() {
 }
 
 #[test]
-fn a_set_that_had_not_met_the_others_begins_anew_in_an_incarnation_that_nobody_was_told() {
-    let mut world = World::with_line();
+fn a_set_that_was_not_connected_is_rolled_back_again_in_an_incarnation_that_is_new() {
+    let mut world = World::with_checkpoint();
     world.mpirun("lost b");
-    // Killed a second time before anybody has come.
-    let mut world = world.again().again();
+    // Killed a second time before anybody has connected.
+    let mut world = world.failover().failover();
     world.mpirun("lost b");
-    world.comes(0, "a", 0);
-    world.comes(2, "c", 0);
-    let back = &world.events("set_rollback")[0];
-    assert_eq!(back["incarnation"], 2, "1 was ordered, whether it ran or not");
-    // The guardian that was started by the first order comes late.
+    world.connects(0, "a", 0);
+    world.connects(2, "c", 0);
+    let rollback = &world.events("set_rollback")[0];
+    assert_eq!(rollback["incarnation"], 2, "1 was ordered, whether it ran or not");
+    // The guardian that was started by the first order connects late.
     assert!(!world.job.accepts(PeerId(1), Incarnation(1)));
     assert!(world.job.accepts(PeerId(1), Incarnation(2)));
     assert_eq!(world.events("rank_placed").len(), 1);
 }
 
 #[test]
-fn a_set_that_repeats_its_past_is_let_go_on() {
-    let mut world = World::with_line();
-    world.falls(1, "b", 0);
+fn a_replaying_set_continues() {
+    let mut world = World::with_checkpoint();
+    world.fails(1, "b", 0);
     world.hello(1, "b", 1);
     world.rank(1, "b", FromRank::Ready {});
     assert_eq!(world.events("set_restarted").len(), 1);
-    let mut world = world.again();
+    let mut world = world.failover();
     for (rank, node, incarnation) in [(0, "a", 0), (1, "b", 1), (2, "c", 0)] {
-        world.comes(rank, node, incarnation);
+        world.connects(rank, node, incarnation);
     }
     assert_eq!(world.events("failover_completed")[0]["going_back"], json!([1]));
     assert!(world.events("set_rollback").is_empty());
@@ -100,10 +100,10 @@ fn a_set_that_repeats_its_past_is_let_go_on() {
     assert_eq!(world.events("replay_completed").len(), 1);
 }
 
-/// The first coordinator may have been killed before its word went to all.
+/// The first coordinator may have been killed before its message was sent to all.
 #[test]
-fn how_a_set_that_repeats_its_past_is_reached_is_said_once_more() {
-    let cards = |world: &World, rank| {
+fn endpoints_of_a_replaying_set_are_sent_once_more() {
+    let endpoints = |world: &World, rank| {
         let is = |message: &&ToNode| {
             let of_1 = vec![PeerId(1)];
             matches!(message, ToNode::Rank { message: ToRank::Endpoints { restarted, .. }, .. }
@@ -111,29 +111,29 @@ fn how_a_set_that_repeats_its_past_is_reached_is_said_once_more() {
         };
         world.sent(rank).into_iter().filter(is).count()
     };
-    let mut world = World::with_line();
-    world.falls(1, "b", 0);
+    let mut world = World::with_checkpoint();
+    world.fails(1, "b", 0);
     world.hello(1, "b", 1);
     world.rank(1, "b", FromRank::Ready {});
-    assert_eq!((0..3).map(|rank| cards(&world, rank)).collect::<Vec<_>>(), [1, 1, 1]);
-    let mut world = world.again();
+    assert_eq!((0..3).map(|rank| endpoints(&world, rank)).collect::<Vec<_>>(), [1, 1, 1]);
+    let mut world = world.failover();
     for (rank, node, incarnation) in [(0, "a", 0), (1, "b", 1), (2, "c", 0)] {
-        world.comes(rank, node, incarnation);
+        world.connects(rank, node, incarnation);
     }
-    assert_eq!((0..3).map(|rank| cards(&world, rank)).collect::<Vec<_>>(), [1, 1, 1]);
+    assert_eq!((0..3).map(|rank| endpoints(&world, rank)).collect::<Vec<_>>(), [1, 1, 1]);
 }
 
-/// A process that waits for cards of its own would take these for them.
+/// A process that waits for endpoints of its own would take these for them.
 #[test]
-fn nobody_who_is_being_restored_is_told_of_others_before_his_time() {
-    let mut world = World::with_line();
-    world.falls(1, "b", 0);
+fn a_rank_that_is_being_restored_gets_no_endpoints_of_others_too_early() {
+    let mut world = World::with_checkpoint();
+    world.fails(1, "b", 0);
     world.hello(1, "b", 1);
     world.rank(1, "b", FromRank::Ready {});
-    world.falls(2, "c", 0);
-    let mut world = world.again();
-    world.comes(0, "a", 0);
-    world.comes(1, "b", 1);
+    world.fails(2, "c", 0);
+    let mut world = world.failover();
+    world.connects(0, "a", 0);
+    world.connects(1, "b", 1);
     world.guardian(2, "c", 1);
     world.hello(2, "c", 1);
     assert_eq!(world.events("failover_completed").len(), 1);
@@ -144,20 +144,20 @@ fn nobody_who_is_being_restored_is_told_of_others_before_his_time() {
     assert_eq!(world.sent(0).into_iter().filter(is).count(), 1);
 }
 
-/// docs/adr/0016: without going back, and whoever coordinates.
+/// docs/adr/0016: without a rollback, and in each coordinator.
 #[test]
-fn a_global_line_that_a_rank_refuses_comes_when_that_rank_says_so() {
+fn a_global_checkpoint_that_a_rank_refuses_is_taken_when_its_replay_is_complete() {
     for killed in [false, true] {
-        let mut world = World::with_line();
+        let mut world = World::with_checkpoint();
         world.mpirun("checkpoint stay");
-        let line = CheckpointId(2);
-        world.rank(2, "c", FromRank::ReplayPending { checkpoint: line });
+        let checkpoint = CheckpointId(2);
+        world.rank(2, "c", FromRank::ReplayPending { checkpoint });
         assert_eq!(world.events("checkpoint_aborted")[0]["retried"], true);
         if killed {
-            // What was wanted is asked for again by whoever wants it; nobody is waited for.
-            world = world.again();
+            // It is requested again by whoever needs it; nobody is waited for.
+            world = world.failover();
             for (rank, node) in (0..).zip(NODES) {
-                world.comes(rank, node, 0);
+                world.connects(rank, node, 0);
             }
             world.mpirun("checkpoint stay");
             assert_eq!(world.events("checkpoint_started").len(), 1);
@@ -165,7 +165,7 @@ fn a_global_line_that_a_rank_refuses_comes_when_that_rank_says_so() {
         }
         world.now += 60_000;
         world.job.tick(world.now);
-        world.look();
+        world.poll();
         assert_eq!(world.events("checkpoint_started").len(), 1, "only the one that was refused");
         world.rank(2, "c", FromRank::ReplayComplete {});
         assert_eq!(world.events("checkpoint_started").len(), 2);
@@ -173,13 +173,13 @@ fn a_global_line_that_a_rank_refuses_comes_when_that_rank_says_so() {
 }
 
 #[test]
-fn numbers_of_lines_go_on_and_what_is_left_of_a_line_is_cleared() {
-    let mut world = World::with_line();
+fn numbers_of_checkpoints_continue_and_what_is_left_of_one_is_removed() {
+    let mut world = World::with_checkpoint();
     world.mpirun("checkpoint stay");
     assert_eq!(world.events("checkpoint_started")[0]["checkpoint"], 2);
-    let mut world = world.again();
+    let mut world = world.failover();
     for (rank, node) in (0..).zip(NODES) {
-        world.comes(rank, node, 0);
+        world.connects(rank, node, 0);
     }
     let cleared = |effect: &Effect| {
         matches!(
@@ -190,58 +190,58 @@ fn numbers_of_lines_go_on_and_what_is_left_of_a_line_is_cleared() {
     assert_eq!(world.effects.iter().filter(|effect| cleared(effect)).count(), 3);
     world.mpirun("checkpoint stay");
     assert_eq!(world.events("checkpoint_started")[0]["checkpoint"], 3);
-    world.take_line(3);
+    world.take_checkpoint(3);
     assert_eq!(world.events("checkpoint_completed").len(), 1);
 }
 
 #[test]
-fn who_does_not_come_is_named() {
-    let mut world = World::with_line().again();
-    world.comes(0, "a", 0);
+fn who_does_not_connect_is_named() {
+    let mut world = World::with_checkpoint().failover();
+    world.connects(0, "a", 0);
     world.job.tick(PATIENCE_MS - 1);
-    world.look();
+    world.poll();
     assert!(world.events("failover_incomplete").is_empty());
     world.job.tick(PATIENCE_MS);
     world.job.tick(PATIENCE_MS + 1);
-    world.look();
+    world.poll();
     assert_eq!(world.events("failover_incomplete")[0]["missing"], json!([1, 2]));
-    let told = |effect: &Effect| match effect {
-        Effect::Tell(text) => Some(text.contains("rank 1 on b, rank 2 on c did not come back")),
+    let notified = |effect: &Effect| match effect {
+        Effect::NotifyUser(text) => Some(text.contains("rank 1 on b, rank 2 on c did not connect")),
         _ => None,
     };
-    assert_eq!(world.effects.iter().filter_map(told).collect::<Vec<_>>(), [true], "once");
-    world.comes(1, "b", 0);
-    world.comes(2, "c", 0);
+    assert_eq!(world.effects.iter().filter_map(notified).collect::<Vec<_>>(), [true], "once");
+    world.connects(1, "b", 0);
+    world.connects(2, "c", 0);
     assert_eq!(world.events("failover_completed").len(), 1, "late is not never");
 
-    let mut world = World::with_line().again();
+    let mut world = World::with_checkpoint().failover();
     world.mpirun("lost b");
-    world.comes(0, "a", 0);
+    world.connects(0, "a", 0);
     world.job.tick(PATIENCE_MS);
-    world.look();
-    let words = world.to_mpirun();
-    assert!(words.len() == 1 && words[0].starts_with("fail"), "{words:?}");
-    assert!(words[0].contains("rank 2 on c") && words[0].contains("lost b"), "{words:?}");
+    world.poll();
+    let orders = world.to_mpirun();
+    assert!(orders.len() == 1 && orders[0].starts_with("fail"), "{orders:?}");
+    assert!(orders[0].contains("rank 2 on c") && orders[0].contains("lost b"), "{orders:?}");
 }
 
 #[test]
-fn who_may_leave_mpi_finalize_is_told_again_and_a_job_that_was_starting_starts() {
-    let mut world = World::with_line();
+fn who_may_leave_mpi_finalize_is_notified_again_and_a_job_that_was_starting_starts() {
+    let mut world = World::with_checkpoint();
     for (rank, node) in (0..).zip(NODES) {
         world.rank(rank, node, FromRank::Finishing {});
     }
-    let mut world = world.again();
-    world.comes(2, "c", 0);
+    let mut world = world.failover();
+    world.connects(2, "c", 0);
     let may =
         |message: &&ToNode| matches!(message, ToNode::Rank { message: ToRank::MayFinish {}, .. });
     assert_eq!(world.sent(2).into_iter().filter(may).count(), 1);
     assert!(world.job.awaited().is_none(), "the others may have ended");
 
     let mut world = World::empty();
-    world.comes(0, "a", 0);
-    let mut world = world.again();
+    world.connects(0, "a", 0);
+    let mut world = world.failover();
     for (rank, node) in (0..).zip(NODES) {
-        world.comes(rank, node, 0);
+        world.connects(rank, node, 0);
     }
     assert_eq!(world.events("ready").len(), 1);
     assert_eq!(world.events("failover_completed").len(), 1);
@@ -250,57 +250,57 @@ fn who_may_leave_mpi_finalize_is_told_again_and_a_job_that_was_starting_starts()
 
 #[test]
 fn a_state_of_another_version_is_refused() {
-    let state = PersistedState { format: FORMAT + 1, ..World::with_line().job.state() };
+    let state = PersistedState { format: FORMAT + 1, ..World::with_checkpoint().job.state() };
     assert!(World::empty().job.resume(0, state).unwrap_err().contains("format"));
 }
 
 /// Who was asked by the coordinator before may have answered that one, or nobody.
 #[test]
-fn what_others_have_of_a_set_on_its_way_back_is_asked_anew() {
+fn what_others_have_received_of_a_set_in_rollback_is_asked_again() {
     let asked = |world: &World, rank| {
-        let question = |message: &ToNode| match message {
+        let call = |message: &ToNode| match message {
             ToNode::Rank { message: ToRank::Fence { set, before }, .. } => Some((set.0, before.0)),
             _ => None,
         };
-        world.sent(rank).into_iter().filter_map(question).collect::<Vec<_>>()
+        world.sent(rank).into_iter().filter_map(call).collect::<Vec<_>>()
     };
-    let back = |world: &World| {
+    let rollback = |world: &World| {
         let is = |message: &&ToNode| {
             matches!(message, ToNode::Rank { message: ToRank::Replay { .. }, .. })
         };
         world.sent(1).into_iter().filter(is).count()
     };
-    let mut world = World::with_line();
+    let mut world = World::with_checkpoint();
     world.answers = false;
-    world.falls(1, "b", 0);
+    world.fails(1, "b", 0);
     world.fenced(0, 1, 1, 0);
     world.hello(1, "b", 1);
-    let mut world = world.again();
-    world.comes(0, "a", 0);
+    let mut world = world.failover();
+    world.connects(0, "a", 0);
     world.guardian(1, "b", 1);
     world.hello(1, "b", 1);
-    assert_eq!(asked(&world, 0), [], "not all have come");
-    world.comes(2, "c", 0);
+    assert_eq!(asked(&world, 0), [], "not all have connected");
+    world.connects(2, "c", 0);
     assert_eq!((asked(&world, 0), asked(&world, 2)), (vec![(1, 2)], vec![(1, 2)]));
     world.hello(1, "b", 2);
     // Late, to the one before.
     world.fenced(2, 1, 1, 0);
     world.fenced(0, 1, 2, 0);
-    assert_eq!(back(&world), 0);
+    assert_eq!(rollback(&world), 0);
     world.fenced(2, 1, 2, 0);
-    assert_eq!(back(&world), 1);
+    assert_eq!(rollback(&world), 1);
 }
 
-/// The clocks of its pictures, and with them what they depend on, are not known any more.
+/// The clocks of its snapshots, and with them what they depend on, are not known any more.
 #[test]
-fn a_line_that_was_under_way_is_never_complete() {
-    let mut world = World::with_line();
+fn a_checkpoint_that_was_under_way_is_never_complete() {
+    let mut world = World::with_checkpoint();
     world.mpirun("checkpoint stay");
-    let mut world = world.again();
-    world.take_line(2);
+    let mut world = world.failover();
+    world.take_checkpoint(2);
     for (rank, node) in (0..).zip(NODES) {
-        world.comes(rank, node, 0);
+        world.connects(rank, node, 0);
     }
-    world.take_line(2);
+    world.take_checkpoint(2);
     assert!(world.events("checkpoint_completed").is_empty());
 }

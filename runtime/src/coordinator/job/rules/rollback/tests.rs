@@ -1,4 +1,5 @@
-//! What others have of a set that goes back: rank 1 on node b falls, 0 on a and 2 on c have met it.
+//! What others have received of a set in rollback: rank 1 on node b fails, 0 on a and 2 on c have
+//! been connected to it.
 
 use crate::coordinator::job::rules::rollback::*;
 use crate::coordinator::job::test_world::{NODES, World};
@@ -9,63 +10,66 @@ use rustbtl_coordination::determinants::{
 
 const FIRST: Incarnation = Incarnation(0);
 
-/// Nobody answers unless the test says so.
+/// Nobody answers unless the test does.
 fn silent() -> World {
-    let mut world = World::with_line();
+    let mut world = World::with_checkpoint();
     world.answers = false;
     world
 }
 
-fn questions(world: &World, rank: u32) -> Vec<(u32, u16)> {
-    let question = |message: &ToNode| match message {
+fn fence_requests(world: &World, rank: u32) -> Vec<(u32, u16)> {
+    let call = |message: &ToNode| match message {
         ToNode::Rank { message: ToRank::Fence { set, before }, .. } => Some((set.0, before.0)),
         _ => None,
     };
-    world.sent(rank).into_iter().filter_map(question).collect()
+    world.sent(rank).into_iter().filter_map(call).collect()
 }
 
-fn cards(world: &World, rank: u32) -> usize {
+fn endpoints(world: &World, rank: u32) -> usize {
     let is = |message: &&ToNode| {
         matches!(message, ToNode::Rank { message: ToRank::Endpoints { .. }, .. })
     };
     world.sent(rank).into_iter().filter(is).count()
 }
 
-/// How many determinants a rank has to repeat; None: it was not told yet.
-fn repeats(world: &World, rank: u32) -> Option<usize> {
-    let told = |message: &ToNode| match message {
+/// How many determinants a rank replays; None: they were not sent yet.
+fn replays(world: &World, rank: u32) -> Option<usize> {
+    let replayed = |message: &ToNode| match message {
         ToNode::Rank { message: ToRank::Replay { bytes, .. }, .. } => {
             Some(rank_batch::read_numbered(bytes).unwrap().len())
         }
         _ => None,
     };
-    world.sent(rank).into_iter().filter_map(told).next_back()
+    world.sent(rank).into_iter().filter_map(replayed).next_back()
 }
 
-/// Rank `by` has recorded at this place what the first life of set 1 has carried to it.
-fn brings(world: &mut World, by: u32, at: u64) {
-    let question = NondetCall::requests(CallKind::WaitAny, 9);
-    let determinant = Determinant::Outcome { call: question, outcome: Outcome::Done };
+/// Rank `by` has recorded at this place what the first incarnation of set 1 has piggybacked to it.
+fn records_piggybacked(world: &mut World, by: u32, at: u64) {
+    let call = NondetCall::requests(CallKind::WaitAny, 9);
+    let determinant = Determinant::Outcome { call, outcome: Outcome::Done };
     let entries = vec![Some((PeerId(1), Numbered { number: 5, determinant }))];
-    let carried = Piggybacked { set: SetId(1), incarnation: FIRST, from: 0, entries };
-    let message = FromRank::Piggybacked { incarnation: FIRST, at, bytes: carried.encode() };
+    let piggybacked = Piggybacked { set: SetId(1), incarnation: FIRST, from: 0, entries };
+    let message = FromRank::Piggybacked { incarnation: FIRST, at, bytes: piggybacked.encode() };
     world.rank(by, NODES[by as usize], message);
 }
 
 #[test]
-fn it_is_made_known_when_all_others_have_answered_and_what_they_speak_of_is_here() {
+fn endpoints_are_sent_when_all_others_have_answered_and_what_they_name_is_here() {
     let mut world = silent();
-    world.falls(1, "b", 0);
-    assert_eq!((questions(&world, 0), questions(&world, 2)), (vec![(1, 1)], vec![(1, 1)]));
-    assert_eq!(questions(&world, 1), []);
+    world.fails(1, "b", 0);
+    assert_eq!(
+        (fence_requests(&world, 0), fence_requests(&world, 2)),
+        (vec![(1, 1)], vec![(1, 1)])
+    );
+    assert_eq!(fence_requests(&world, 1), []);
     assert_eq!(world.events("fence"), [json!({"event": "fence", "set": 1, "asked": 2})]);
     world.hello(1, "b", 1);
     world.fenced(0, 1, 1, 0);
     world.fenced(2, 1, 1, 1);
-    assert_eq!((repeats(&world, 1), cards(&world, 1), cards(&world, 0)), (None, 0, 0));
-    brings(&mut world, 2, 0);
+    assert_eq!((replays(&world, 1), endpoints(&world, 1), endpoints(&world, 0)), (None, 0, 0));
+    records_piggybacked(&mut world, 2, 0);
     assert_eq!(world.events("fenced").len(), 1);
-    assert_eq!((repeats(&world, 1), cards(&world, 1), cards(&world, 0)), (Some(1), 1, 1));
+    assert_eq!((replays(&world, 1), endpoints(&world, 1), endpoints(&world, 0)), (Some(1), 1, 1));
     let place = |what: fn(&ToRank) -> bool| {
         let is =
             |message: &&ToNode| matches!(message, ToNode::Rank { message, .. } if what(message));
@@ -80,72 +84,78 @@ fn it_is_made_known_when_all_others_have_answered_and_what_they_speak_of_is_here
 #[test]
 fn answers_that_come_before_the_images_are_read_are_enough() {
     let mut world = silent();
-    world.falls(1, "b", 0);
+    world.fails(1, "b", 0);
     world.fenced(0, 1, 1, 0);
     world.fenced(2, 1, 1, 0);
-    assert_eq!((world.events("fenced").len(), cards(&world, 0)), (1, 0));
+    assert_eq!((world.events("fenced").len(), endpoints(&world, 0)), (1, 0));
     world.hello(1, "b", 1);
-    assert_eq!((repeats(&world, 1), cards(&world, 0)), (Some(0), 1));
+    assert_eq!((replays(&world, 1), endpoints(&world, 0)), (Some(0), 1));
 }
 
 #[test]
-fn a_set_that_falls_while_it_is_asked_is_not_waited_for_and_comes_back_together_with_it() {
+fn a_set_that_fails_while_it_is_asked_is_not_waited_for_and_is_restored_together_with_it() {
     let mut world = silent();
-    world.falls(1, "b", 0);
+    world.fails(1, "b", 0);
     world.fenced(0, 1, 1, 0);
-    world.falls(2, "c", 0);
+    world.fails(2, "c", 0);
     assert_eq!(world.events("fenced")[0]["set"], 1);
     // Who is being restored has no channels.
     assert_eq!(world.events("fence")[1], json!({"event": "fence", "set": 2, "asked": 1}));
-    assert_eq!((questions(&world, 0), questions(&world, 1)), (vec![(1, 1), (2, 2)], vec![]));
+    assert_eq!(
+        (fence_requests(&world, 0), fence_requests(&world, 1)),
+        (vec![(1, 1), (2, 2)], vec![])
+    );
     world.hello(1, "b", 1);
     world.hello(2, "c", 2);
-    assert_eq!(cards(&world, 0), 0, "nobody has answered about 2");
+    assert_eq!(endpoints(&world, 0), 0, "nobody has answered about 2");
     world.fenced(0, 2, 2, 0);
-    assert_eq!((cards(&world, 0), repeats(&world, 1), repeats(&world, 2)), (1, Some(0), Some(0)));
+    assert_eq!(
+        (endpoints(&world, 0), replays(&world, 1), replays(&world, 2)),
+        (1, Some(0), Some(0))
+    );
 }
 
 #[test]
-fn a_set_that_falls_again_asks_again_also_who_is_meeting_the_others_himself() {
+fn a_set_that_fails_again_asks_again_also_ranks_that_are_connecting() {
     let mut world = silent();
-    world.falls(1, "b", 0);
+    world.fails(1, "b", 0);
     world.fenced(0, 1, 1, 0);
-    world.falls(1, "b", 1);
-    assert_eq!(questions(&world, 0), [(1, 1), (1, 2)]);
+    world.fails(1, "b", 1);
+    assert_eq!(fence_requests(&world, 0), [(1, 1), (1, 2)]);
     world.hello(1, "b", 2);
     world.fenced(0, 1, 1, 0);
     world.fenced(2, 1, 1, 0);
-    assert_eq!((world.events("fenced").len(), cards(&world, 0)), (0, 0), "of the one before");
+    assert_eq!((world.events("fenced").len(), endpoints(&world, 0)), (0, 0), "of the one before");
     world.job.fenced(world.now, SetId(1), Incarnation(1));
-    world.look();
-    assert_eq!(cards(&world, 0), 0);
-    brings(&mut world, 0, 0);
+    world.poll();
+    assert_eq!(endpoints(&world, 0), 0);
+    records_piggybacked(&mut world, 0, 0);
     world.fenced(0, 1, 2, 1);
     world.fenced(2, 1, 2, 0);
-    assert_eq!((repeats(&world, 1), cards(&world, 0)), (Some(1), 1));
-    // It has cards, and is not ready yet.
-    world.falls(2, "c", 0);
-    assert_eq!(questions(&world, 1), [(2, 3)]);
+    assert_eq!((replays(&world, 1), endpoints(&world, 0)), (Some(1), 1));
+    // It has endpoints, and is not ready yet.
+    world.fails(2, "c", 0);
+    assert_eq!(fence_requests(&world, 1), [(2, 3)]);
     world.fenced(0, 2, 3, 1);
     world.hello(2, "c", 3);
-    assert_eq!(repeats(&world, 2), None);
+    assert_eq!(replays(&world, 2), None);
     world.fenced(1, 2, 3, 0);
-    assert_eq!(repeats(&world, 2), Some(0));
+    assert_eq!(replays(&world, 2), Some(0));
 }
 
 #[test]
-fn who_comes_back_and_has_not_answered_is_asked_again() {
+fn who_reconnects_and_has_not_answered_is_asked_again() {
     let mut world = silent();
     world.job.agent_gone(world.now, "a", &[PeerId(0)]);
-    world.falls(1, "b", 0);
+    world.fails(1, "b", 0);
     world.hello(1, "b", 1);
     world.fenced(2, 1, 1, 0);
-    assert_eq!(cards(&world, 2), 0, "it is there, though nobody reaches it");
+    assert_eq!(endpoints(&world, 2), 0, "it is there, though nobody reaches it");
     world.effects.clear();
-    world.comes(0, "a", 0);
-    assert_eq!((questions(&world, 0), questions(&world, 2)), (vec![(1, 1)], vec![]));
+    world.connects(0, "a", 0);
+    assert_eq!((fence_requests(&world, 0), fence_requests(&world, 2)), (vec![(1, 1)], vec![]));
     world.fenced(0, 1, 1, 0);
-    assert_eq!(cards(&world, 2), 1);
+    assert_eq!(endpoints(&world, 2), 1);
 }
 
 #[test]
@@ -153,81 +163,74 @@ fn nobody_is_asked_by_a_set_that_is_the_whole_job() {
     let mut world = World::empty();
     world.answers = false;
     let all_one = |world: &mut World, rank: u32, node: &str, incarnation: u16| {
-        let (pid, version, card) = (8, String::new(), Vec::new());
+        let (pid, version, endpoint) = (8, String::new(), Vec::new());
         let (of, set, incarnation) = (PeerId(rank), SetId(0), Incarnation(incarnation));
-        let hello =
-            FromRank::Hello { rank: of, size: 3, pid, incarnation, version, set, endpoint: card };
+        let hello = FromRank::Hello { rank: of, size: 3, pid, incarnation, version, set, endpoint };
         world.rank(rank, node, hello);
     };
     for (rank, node) in (0..).zip(NODES) {
-        world.hear(node, FromNode::ReplicaServer { addresses: format!("{node}:1") });
+        world.handle(node, FromNode::ReplicaServer { addresses: format!("{node}:1") });
         world.guardian(rank, node, 0);
         all_one(&mut world, rank, node, 0);
         world.rank(rank, node, FromRank::Ready {});
     }
-    world.take_line(1);
-    world.falls(1, "b", 0);
+    world.take_checkpoint(1);
+    world.fails(1, "b", 0);
     assert_eq!(world.events("fence")[0]["asked"], 0);
     assert_eq!(world.events("fenced").len(), 1);
     for (rank, node) in (0..).zip(NODES) {
-        assert_eq!(cards(&world, 0), 0);
+        assert_eq!(endpoints(&world, 0), 0);
         all_one(&mut world, rank, node, 1);
     }
-    assert_eq!(cards(&world, 0), 1);
+    assert_eq!(endpoints(&world, 0), 1);
 }
 
 #[test]
-fn a_line_is_complete_when_what_its_pictures_depend_on_is_here() {
+fn a_checkpoint_is_complete_when_what_its_snapshots_depend_on_is_here() {
     let mut world = silent();
     world.mpirun("checkpoint stay");
-    let line = CheckpointId(2);
+    let checkpoint = CheckpointId(2);
     world.rank(
         0,
         "a",
-        FromRank::EventClock { checkpoint: line, clock: 0, incarnation: FIRST, recorded: 1 },
+        FromRank::EventClock { checkpoint, clock: 0, incarnation: FIRST, recorded: 1 },
     );
-    world.take_line(2);
+    world.take_checkpoint(2);
     assert!(world.events("checkpoint_completed").is_empty());
-    brings(&mut world, 0, 0);
-    // Only now its copy is asked for.
-    let copy = |effect: &Effect| {
+    records_piggybacked(&mut world, 0, 0);
+    // Only now its replica is ordered.
+    let replicates = |effect: &Effect| {
         let of = |at: &str, message: &ToNode| {
             at == "a"
                 && matches!(message, ToNode::ReplicateImage { checkpoint: CheckpointId(2), .. })
         };
         matches!(effect, Effect::SendNode(at, message) if of(at, message))
     };
-    assert_eq!(world.effects.iter().filter(|effect| copy(effect)).count(), 1);
-    world.hear(
-        "a",
-        FromNode::ImageReplicated { rank: PeerId(0), checkpoint: line, node: "b".into() },
-    );
+    assert_eq!(world.effects.iter().filter(|effect| replicates(effect)).count(), 1);
+    world.handle("a", FromNode::ImageReplicated { rank: PeerId(0), checkpoint, node: "b".into() });
     assert_eq!(world.events("checkpoint_completed").len(), 1);
 
-    // The set falls before.
+    // The set fails before.
     let mut world = silent();
     world.mpirun("checkpoint stay");
     world.rank(
         0,
         "a",
-        FromRank::EventClock { checkpoint: line, clock: 0, incarnation: FIRST, recorded: 1 },
+        FromRank::EventClock { checkpoint, clock: 0, incarnation: FIRST, recorded: 1 },
     );
-    world.take_line(2);
-    world.falls(0, "a", 0);
+    world.take_checkpoint(2);
+    world.fails(0, "a", 0);
     assert_eq!(world.events("set_rollback")[0]["checkpoint"], 1);
-    brings(&mut world, 0, 0);
-    world.hear(
-        "a",
-        FromNode::ImageReplicated { rank: PeerId(0), checkpoint: line, node: "b".into() },
-    );
+    records_piggybacked(&mut world, 0, 0);
+    world.handle("a", FromNode::ImageReplicated { rank: PeerId(0), checkpoint, node: "b".into() });
     assert!(world.events("checkpoint_completed").is_empty());
 }
 
 #[test]
-fn who_has_caught_up_while_others_of_the_set_meet_theirs_is_not_forgotten() {
+fn a_rank_whose_replay_is_complete_while_others_connect_is_counted() {
     for order in [[1, 2], [2, 1]] {
-        let mut world = World::with_line_of([0, 1, 1]);
-        world.falls(1, "b", 0);
+        let mut world = World::with_checkpoint_of([0, 1, 1]);
+        world.fails(1, "b", 0);
         for rank in [1, 2] {
             world.hello(rank, NODES[rank as usize], 1);
         }
@@ -251,11 +254,16 @@ fn who_has_caught_up_while_others_of_the_set_meet_theirs_is_not_forgotten() {
 }
 
 #[test]
-fn a_set_that_is_the_whole_job_goes_back_whatever_it_did() {
-    let mut world = World::with_line_of([0, 0, 0]);
-    world.falls(1, "b", 0);
-    world.job.does_not_record(world.now, PeerId(1), "one-sided communication", ReplayBlocker::Set);
-    world.look();
+fn a_set_that_is_the_whole_job_is_rolled_back_whatever_it_did() {
+    let mut world = World::with_checkpoint_of([0, 0, 0]);
+    world.fails(1, "b", 0);
+    world.job.mark_not_replayable(
+        world.now,
+        PeerId(1),
+        "one-sided communication",
+        ReplayBlocker::Set,
+    );
+    world.poll();
     assert_eq!((world.to_mpirun(), world.events("set_rollback").len()), (Vec::<String>::new(), 1));
     let alone = |message: &ToNode| matches!(message, ToNode::Restore { alone: true, .. });
     assert!(!world.sent(1).into_iter().any(alone), "nobody else writes to its files");

@@ -1,4 +1,4 @@
-//! Rank 1 on node b falls and cannot go back alone; 0 is on a, 2 on c.
+//! Rank 1 on node b fails and cannot be rolled back alone; 0 is on a, 2 on c.
 
 use crate::coordinator::job::config::JobConfig;
 use crate::coordinator::job::rules::rollback_all::*;
@@ -15,11 +15,12 @@ fn node(rank: u32) -> &'static str {
 }
 
 fn marked(mut world: World) -> World {
-    world.job.does_not_record(world.now, PeerId(1), WINDOW, ReplayBlocker::Set);
+    world.job.mark_not_replayable(world.now, PeerId(1), WINDOW, ReplayBlocker::Set);
     world
 }
 
-/// Line, incarnation, and whether alone, of each order to restore that went to a rank's guardian.
+/// Checkpoint, incarnation, and whether alone, of each order to restore that was sent to a rank's
+/// guardian.
 fn orders(world: &World, rank: u32) -> Vec<(String, u16, bool)> {
     let order = |message: &ToNode| match message {
         ToNode::Restore { directory, incarnation, alone, .. } => {
@@ -31,27 +32,27 @@ fn orders(world: &World, rank: u32) -> Vec<(String, u16, bool)> {
 }
 
 fn restarted(world: &World, rank: u32) -> Vec<usize> {
-    let cards = |message: &ToNode| match message {
+    let endpoints = |message: &ToNode| match message {
         ToNode::Rank { message: ToRank::Endpoints { restarted, .. }, .. } => Some(restarted.len()),
         _ => None,
     };
-    world.sent(rank).into_iter().filter_map(cards).collect()
+    world.sent(rank).into_iter().filter_map(endpoints).collect()
 }
 
-fn come_back(world: &mut World, incarnation: u16) {
+fn restart_all(world: &mut World, incarnation: u16) {
     ALL.into_iter().for_each(|rank| world.hello(rank, node(rank), incarnation));
     ALL.into_iter().for_each(|rank| world.rank(rank, node(rank), FromRank::Ready {}));
 }
 
-fn lines(world: &World, event: &str) -> Vec<u64> {
+fn checkpoints(world: &World, event: &str) -> Vec<u64> {
     world.events(event).iter().filter_map(|event| event["checkpoint"].as_u64()).collect()
 }
 
 #[test]
-fn all_go_back_and_have_caught_up_when_they_have_met() {
-    let mut world = marked(World::with_line());
-    world.falls(1, "b", 0);
-    assert_eq!(lines(&world, "global_rollback"), [1]);
+fn all_are_rolled_back_and_their_replay_is_complete_when_they_are_connected() {
+    let mut world = marked(World::with_checkpoint());
+    world.fails(1, "b", 0);
+    assert_eq!(checkpoints(&world, "global_rollback"), [1]);
     assert_eq!(world.events("set_rollback").len(), 3);
     for rank in ALL {
         assert_eq!(orders(&world, rank), [("checkpoint-1".into(), 1, false)], "rank {rank}");
@@ -59,119 +60,120 @@ fn all_go_back_and_have_caught_up_when_they_have_met() {
     let asked: Vec<u64> =
         world.events("fence").iter().filter_map(|event| event["asked"].as_u64()).collect();
     assert_eq!(asked, [0, 0, 0], "nobody is left who could have something of the others");
-    let told = world.effects.iter().filter(|effect| matches!(effect, Effect::Tell(_))).count();
-    assert_eq!((told, world.to_mpirun().len()), (1, 0));
-    come_back(&mut world, 1);
+    let sent =
+        world.effects.iter().filter(|effect| matches!(effect, Effect::NotifyUser(_))).count();
+    assert_eq!((sent, world.to_mpirun().len()), (1, 0));
+    restart_all(&mut world, 1);
     assert_eq!((restarted(&world, 0), restarted(&world, 2)), (vec![3], vec![3]));
     assert_eq!(
         (world.events("set_restarted").len(), world.events("replay_completed").len()),
         (3, 3)
     );
     assert_eq!(world.to_mpirun().last(), Some(&"recovered".to_owned()));
-    // Lines go on, with a number that was not used.
+    // Checkpoints continue, with a number that was not used.
     world.effects.clear();
     world.mpirun("checkpoint stay");
     assert_eq!(world.events("checkpoint_started")[0]["checkpoint"], 2);
 }
 
 #[test]
-fn what_was_recorded_after_the_line_is_not_repeated() {
-    let repeats = |marks: bool| {
-        let world = World::with_line();
+fn what_was_recorded_after_the_checkpoint_is_not_replayed() {
+    let replays = |marks: bool| {
+        let world = World::with_checkpoint();
         let mut world = if marks { marked(world) } else { world };
-        let question = NondetCall::requests(CallKind::WaitAny, 9);
+        let call = NondetCall::requests(CallKind::WaitAny, 9);
         let mut bytes = Vec::new();
-        let determinant = Determinant::Outcome { call: question, outcome: Outcome::Done };
+        let determinant = Determinant::Outcome { call, outcome: Outcome::Done };
         rank_batch::append(&mut bytes, 0, &determinant);
         let message = FromRank::Determinants { incarnation: Incarnation(0), from: 0, bytes };
         world.rank(1, "b", message);
-        world.falls(1, "b", 0);
+        world.fails(1, "b", 0);
         ALL.into_iter().for_each(|rank| world.hello(rank, node(rank), 1));
-        let told = |message: &ToNode| match message {
+        let sent = |message: &ToNode| match message {
             ToNode::Rank { message: ToRank::Replay { bytes, .. }, .. } => {
                 Some(rank_batch::read_numbered(bytes).unwrap().len())
             }
             _ => None,
         };
-        world.sent(1).into_iter().filter_map(told).collect::<Vec<_>>()
+        world.sent(1).into_iter().filter_map(sent).collect::<Vec<_>>()
     };
-    assert_eq!(repeats(false), [1]);
-    assert_eq!(repeats(true), [0]);
+    assert_eq!(replays(false), [1]);
+    assert_eq!(replays(true), [0]);
 }
 
 #[test]
 fn a_lost_node_of_two_sets_is_one_reason() {
-    let mut world = World::with_line();
-    world.job.does_not_record(world.now, PeerId(2), WINDOW, ReplayBlocker::Set);
+    let mut world = World::with_checkpoint();
+    world.job.mark_not_replayable(world.now, PeerId(2), WINDOW, ReplayBlocker::Set);
     world.mpirun("lost b");
     assert_eq!(world.events("global_rollback").len(), 0, "set 1 can");
     world.mpirun("lost c");
-    // Where its image was, and the copy of the other, nobody is left.
+    // Both nodes are lost: that of its image, and that of the replica.
     assert!(world.to_mpirun().last().unwrap().contains("all images of rank 1"));
 }
 
 #[test]
-fn who_falls_before_all_have_met_has_all_begin_anew_but_not_for_ever() {
-    let mut world = marked(World::with_line());
-    world.falls(1, "b", 0);
+fn a_failure_before_all_are_connected_has_all_rolled_back_again_but_not_for_ever() {
+    let mut world = marked(World::with_checkpoint());
+    world.fails(1, "b", 0);
     for time in 2..=FAILURES_MAX as u16 {
         world.hello(0, "a", time - 1);
         world.effects.clear();
-        world.falls(0, "a", time - 1);
-        assert_eq!(lines(&world, "global_rollback"), [1]);
+        world.fails(0, "a", time - 1);
+        assert_eq!(checkpoints(&world, "global_rollback"), [1]);
         assert_eq!(orders(&world, 2), [("checkpoint-1".into(), time, false)]);
     }
-    world.falls(0, "a", FAILURES_MAX as u16);
+    world.fails(0, "a", FAILURES_MAX as u16);
     assert_eq!(world.events("not_recovered").len(), 1);
 
-    // Nobody has fallen with a node that nobody was on.
-    let mut world = marked(World::with_line());
-    world.falls(1, "b", 0);
+    // No rank has failed with a node without ranks.
+    let mut world = marked(World::with_checkpoint());
+    world.fails(1, "b", 0);
     world.effects.clear();
     world.mpirun("lost d");
-    assert_eq!(lines(&world, "global_rollback"), [0; 0]);
+    assert_eq!(checkpoints(&world, "global_rollback"), [0; 0]);
 
     // After that it is a loss like others.
-    let mut world = marked(World::with_line());
-    world.falls(1, "b", 0);
-    come_back(&mut world, 1);
+    let mut world = marked(World::with_checkpoint());
+    world.fails(1, "b", 0);
+    restart_all(&mut world, 1);
     world.effects.clear();
     let (rank, incarnation, reason) = (PeerId(1), Incarnation(0), "too late".into());
-    world.hear("b", FromNode::RestoreFailed { rank, incarnation, reason });
-    assert_eq!(world.events("not_recovered").len(), 0, "of a life that is over");
-    world.falls(0, "a", 1);
+    world.handle("b", FromNode::RestoreFailed { rank, incarnation, reason });
+    assert_eq!(world.events("not_recovered").len(), 0, "of an earlier incarnation");
+    world.fails(0, "a", 1);
     assert_eq!((world.events("global_rollback").len(), world.events("set_rollback").len()), (0, 1));
     assert_eq!(orders(&world, 0), [("checkpoint-1".into(), 2, true)]);
 }
 
 #[test]
-fn another_coordinator_has_all_begin_anew() {
-    let mut world = marked(World::with_line());
-    world.falls(1, "b", 0);
+fn another_coordinator_rolls_all_back_again() {
+    let mut world = marked(World::with_checkpoint());
+    world.fails(1, "b", 0);
     world.hello(0, "a", 1);
-    let mut world = world.again();
+    let mut world = world.failover();
     for rank in ALL {
         world.guardian(rank, node(rank), 1);
     }
-    assert_eq!(lines(&world, "global_rollback"), [1]);
+    assert_eq!(checkpoints(&world, "global_rollback"), [1]);
     assert_eq!(orders(&world, 2), [("checkpoint-1".into(), 2, false)]);
-    come_back(&mut world, 2);
+    restart_all(&mut world, 2);
     assert_eq!(world.events("replay_completed").len(), 3);
 }
 
 /// In a folder that all nodes share.
-fn with_lines(count: u64) -> World {
+fn with_checkpoints(count: u64) -> World {
     let mut world = World::empty();
     let directory = Some("/folder".into());
-    world.job.setup = JobConfig { size: 3, directory, ..JobConfig::default() };
-    ALL.into_iter().for_each(|rank| world.comes(rank, node(rank), 0));
-    for line in 1..=count {
-        if line > 1 {
+    world.job.config = JobConfig { size: 3, directory, ..JobConfig::default() };
+    ALL.into_iter().for_each(|rank| world.connects(rank, node(rank), 0));
+    for checkpoint in 1..=count {
+        if checkpoint > 1 {
             world.mpirun("checkpoint stay");
         }
-        world.take_line(line);
-        world.job.committed(world.now, CheckpointId(line), Ok(()));
-        world.look();
+        world.take_checkpoint(checkpoint);
+        world.job.committed(world.now, CheckpointId(checkpoint), Ok(()));
+        world.poll();
     }
     assert_eq!(world.events("checkpoint_completed").len() as u64, count);
     world.effects.clear();
@@ -179,50 +181,57 @@ fn with_lines(count: u64) -> World {
 }
 
 #[test]
-fn an_image_that_cannot_be_used_is_a_reason_to_take_an_earlier_line() {
-    let mut world = with_lines(2);
+fn an_image_that_cannot_be_used_is_a_reason_to_take_an_earlier_checkpoint() {
+    let mut world = with_checkpoints(2);
     let not_restored = |world: &mut World, incarnation: u16| {
         let (rank, incarnation) = (PeerId(1), Incarnation(incarnation));
         let reason = "its image is cut off".into();
-        world.hear("b", FromNode::RestoreFailed { rank, incarnation, reason });
+        world.handle("b", FromNode::RestoreFailed { rank, incarnation, reason });
     };
-    world.falls(1, "b", 0);
-    assert_eq!(lines(&world, "set_rollback"), [2]);
+    world.fails(1, "b", 0);
+    assert_eq!(checkpoints(&world, "set_rollback"), [2]);
     world.effects.clear();
     not_restored(&mut world, 1);
-    assert_eq!(lines(&world, "global_rollback"), [1]);
+    assert_eq!(checkpoints(&world, "global_rollback"), [1]);
     assert_eq!(orders(&world, 0).len(), 1);
-    let forgets = |effect: &Effect| *effect == Effect::Forget(CheckpointId(2));
-    assert!(world.effects.iter().any(forgets), "nobody goes back to a line of another future");
+    let forgets = |effect: &Effect| *effect == Effect::RemoveManifest(CheckpointId(2));
+    assert!(
+        world.effects.iter().any(forgets),
+        "nothing is rolled back to a checkpoint of another future"
+    );
     // Of the order before.
     not_restored(&mut world, 1);
     assert_eq!(world.events("not_recovered"), Vec::<serde_json::Value>::new());
     not_restored(&mut world, 2);
-    let told = world.to_mpirun();
-    assert!(told.len() == 1 && told[0].starts_with("fail rank 1 is not started"), "{told:?}");
+    let sent = world.to_mpirun();
+    assert!(sent.len() == 1 && sent[0].starts_with("fail rank 1 is not restarted"), "{sent:?}");
 }
 
 #[test]
 fn a_mark_that_comes_when_the_set_is_on_its_way_alone_is_not_too_late() {
-    let mut world = World::with_line();
-    world.falls(1, "b", 0);
-    world.job.does_not_record(world.now, PeerId(0), WINDOW, ReplayBlocker::Set);
-    assert_eq!(world.events("global_rollback").len(), 0, "who has not fallen may begin with it");
+    let mut world = World::with_checkpoint();
+    world.fails(1, "b", 0);
+    world.job.mark_not_replayable(world.now, PeerId(0), WINDOW, ReplayBlocker::Set);
+    assert_eq!(
+        world.events("global_rollback").len(),
+        0,
+        "a rank that has not failed may begin with it"
+    );
     let mut world = marked(world);
-    world.look();
-    assert_eq!(lines(&world, "global_rollback"), [1]);
+    world.poll();
+    assert_eq!(checkpoints(&world, "global_rollback"), [1]);
     assert_eq!(orders(&world, 1).last(), Some(&("checkpoint-1".into(), 2, false)));
-    world.job.does_not_record(world.now, PeerId(1), WINDOW, ReplayBlocker::Set);
-    world.look();
-    assert_eq!(lines(&world, "global_rollback"), [1], "it is known");
+    world.job.mark_not_replayable(world.now, PeerId(1), WINDOW, ReplayBlocker::Set);
+    world.poll();
+    assert_eq!(checkpoints(&world, "global_rollback"), [1], "it is known");
 }
 
 #[test]
 fn a_job_of_which_a_rank_has_ended_does_not() {
-    let mut world = marked(World::with_line());
-    world.hear("c", FromNode::Ended { rank: PeerId(2), status: 0 });
+    let mut world = marked(World::with_checkpoint());
+    world.handle("c", FromNode::Ended { rank: PeerId(2), status: 0 });
     world.effects.clear();
-    world.falls(1, "b", 0);
+    world.fails(1, "b", 0);
     assert_eq!(
         (world.events("global_rollback").len(), world.events("not_recovered").len()),
         (0, 1)
@@ -231,20 +240,25 @@ fn a_job_of_which_a_rank_has_ended_does_not() {
 
 #[test]
 fn a_mark_for_others_holds_for_all() {
-    for (hinders, together, ended) in [
+    for (blocker, together, ended) in [
         (ReplayBlocker::Set, 0, 0),
         (ReplayBlocker::Others, 1, 0),
         (ReplayBlocker::Everybody, 0, 0),
     ] {
-        let mut world = World::with_line();
-        world.job.does_not_record(world.now, PeerId(1), "it has a file", hinders);
-        world.falls(2, "c", 0);
+        let mut world = World::with_checkpoint();
+        world.job.mark_not_replayable(world.now, PeerId(1), "it has a file", blocker);
+        world.fails(2, "c", 0);
         let known = (world.events("global_rollback").len(), world.events("not_recovered").len());
-        assert_eq!(known, (together, ended), "{hinders:?}");
+        assert_eq!(known, (together, ended), "{blocker:?}");
     }
-    let mut world = World::with_line();
-    world.job.does_not_record(world.now, PeerId(1), "past us", ReplayBlocker::Everybody);
-    world.falls(1, "b", 0);
+    let mut world = World::with_checkpoint();
+    world.job.mark_not_replayable(
+        world.now,
+        PeerId(1),
+        "bypasses rustbtl",
+        ReplayBlocker::Everybody,
+    );
+    world.fails(1, "b", 0);
     let known = (world.events("global_rollback").len(), world.events("not_recovered").len());
     assert_eq!(known, (0, 1), "what it does is in no image");
 }

@@ -1,0 +1,330 @@
+//! Where the objects of this process have the addresses of functions that they call in others:
+//! their global offset tables. `tid_remap.rs` changes them, and so does the component for MPI_Wtime
+//! and the like.
+//!
+//! Source: System V ABI, x86-64 supplement (dynamic linking); dl_iterate_phdr(3).
+
+use crate::raw;
+use core::ffi::{CStr, c_int, c_void};
+
+const DT_PLTRELSZ: i64 = 2;
+const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
+const DT_RELA: i64 = 7;
+const DT_RELASZ: i64 = 8;
+const DT_JMPREL: i64 = 23;
+const SHN_UNDEF: u16 = 0;
+const R_64: u32 = 1;
+const R_GLOB_DAT: u32 = 6;
+const R_JUMP_SLOT: u32 = 7;
+
+const PAGE: usize = 4096;
+
+/// Elf64_Dyn.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Dynamic {
+    tag: i64,
+    value: u64,
+}
+
+/// Elf64_Rela.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Relocation {
+    offset: u64,
+    info: u64,
+    addend: i64,
+}
+
+/// Where an object has the address of a function: an entry of its global offset table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GotEntry {
+    /// The word that holds it.
+    pub address: usize,
+    /// Index of its name among those that were searched for.
+    pub name: usize,
+    /// The dynamic linker has made it read-only when it was done (RELRO).
+    pub sealed: bool,
+}
+
+/// How many objects were ever loaded, and how many were unloaded: the same as last time means that
+/// nothing has changed.
+pub fn loaded() -> (u64, u64) {
+    extern "C" fn note(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
+        // SAFETY: the C library gives a valid structure.
+        let info = unsafe { &*info };
+        // SAFETY: our own data, given below.
+        let counts = unsafe { &mut *data.cast::<(u64, u64)>() };
+        *counts = (info.dlpi_adds, info.dlpi_subs);
+        1
+    }
+    let mut counts = (0u64, 0u64);
+    // SAFETY: the function fits the data, which lives.
+    unsafe { libc::dl_iterate_phdr(Some(note_of(note)), (&raw mut counts).cast()) };
+    counts
+}
+
+type Note = extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
+type LibcNote = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
+
+fn note_of(note: Note) -> LibcNote {
+    note
+}
+
+/// Which objects are meant.
+#[derive(Clone, Copy, Default)]
+pub struct Objects<'a> {
+    /// None with one of these addresses in it.
+    pub not_in: &'a [usize],
+    /// None whose file has a name that begins so.
+    pub not_named: &'a [&'a [u8]],
+    /// If there are any: only those whose file has a name that begins so...
+    pub named: &'a [&'a [u8]],
+    /// ...or that take something from another object whose name begins so.
+    pub importing: &'a [&'a [u8]],
+}
+
+impl<'a> Objects<'a> {
+    /// All but those that have one of these addresses.
+    pub const fn but(not_in: &'a [usize]) -> Self {
+        Self { not_in, not_named: &[], named: &[], importing: &[] }
+    }
+
+    /// By the name of their file. None: by what they import.
+    fn are_named(&self, path: &[u8]) -> Option<bool> {
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+        let begins = |with: &[&[u8]]| with.iter().any(|with| name.starts_with(with));
+        match () {
+            () if begins(self.not_named) => Some(false),
+            () if self.named.is_empty() && self.importing.is_empty() => Some(true),
+            () if begins(self.named) => Some(true),
+            () => None,
+        }
+    }
+}
+
+struct Search<'a> {
+    names: &'a [&'a CStr],
+    objects: &'a Objects<'a>,
+    found: &'a mut dyn FnMut(GotEntry),
+}
+
+/// Finds all entries of these functions in such objects.
+pub fn find_entries(names: &[&CStr], objects: &Objects<'_>, found: &mut dyn FnMut(GotEntry)) {
+    extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
+        // SAFETY: the C library gives a valid structure.
+        let info = unsafe { &*info };
+        // SAFETY: our own data, given below.
+        let search = unsafe { &mut *data.cast::<Search<'_>>() };
+        object(info, search);
+        0
+    }
+    let mut search = Search { names, objects, found };
+    // SAFETY: the function fits the data, which lives.
+    unsafe { libc::dl_iterate_phdr(Some(note_of(visit)), (&raw mut search).cast()) };
+}
+
+/// An array in the memory of an object that is loaded.
+///
+/// # Safety
+/// The address and the count come from the tables of an object that stays loaded meanwhile.
+unsafe fn table<'a, T>(address: usize, count: usize) -> &'a [T] {
+    if address == 0 || count == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance(address), count) }
+}
+
+fn object(info: &libc::dl_phdr_info, search: &mut Search<'_>) {
+    let base = info.dlpi_addr as usize;
+    // SAFETY: the program headers of a loaded object, which cannot go while they are visited.
+    let headers: &[libc::Elf64_Phdr] =
+        unsafe { table(info.dlpi_phdr.expose_provenance(), info.dlpi_phnum.into()) };
+    let range = |header: &libc::Elf64_Phdr| {
+        let start = base + header.p_vaddr as usize;
+        start..start + header.p_memsz as usize
+    };
+    let of = |kind| headers.iter().filter(move |header| header.p_type == kind).map(range);
+    let has = |address: &usize| of(libc::PT_LOAD).any(|range| range.contains(address));
+    let Some(dynamic) = of(libc::PT_DYNAMIC).next() else { return };
+    // The kernel's own object has no relocations, and its table no addresses.
+    if search.objects.not_in.iter().any(has) || !has(&dynamic.start) {
+        return;
+    }
+    let count = dynamic.len() / size_of::<Dynamic>();
+    // SAFETY: the object's dynamic section.
+    let entries: &[Dynamic] = unsafe { table(dynamic.start, count) };
+    let value = |tag| {
+        let used = entries.iter().take_while(|entry| entry.tag != 0);
+        used.filter(|entry| entry.tag == tag).map(|entry| entry.value as usize).next().unwrap_or(0)
+    };
+    // The dynamic linker has made addresses of them; where it has not, they are offsets.
+    let address = |tag| match value(tag) {
+        0 => 0,
+        value if value < base => base + value,
+        value => value,
+    };
+    let (symbols, names) = (address(DT_SYMTAB), address(DT_STRTAB));
+    if !has(&symbols) || !has(&names) {
+        return;
+    }
+    let path = if info.dlpi_name.is_null() {
+        c""
+    } else {
+        // SAFETY: a name that the dynamic linker keeps.
+        unsafe { CStr::from_ptr(info.dlpi_name) }
+    };
+    let mut meant = search.objects.are_named(path.to_bytes());
+    let mut here = Vec::new();
+    for (start, bytes) in [(DT_JMPREL, DT_PLTRELSZ), (DT_RELA, DT_RELASZ)] {
+        if meant == Some(false) {
+            return;
+        }
+        let count = value(bytes) / size_of::<Relocation>();
+        let start = address(start);
+        // SAFETY: the object's table of relocations, which the dynamic linker has worked through.
+        for relocation in unsafe { table::<Relocation>(start, count) } {
+            let (kind, symbol) = (relocation.info as u32, (relocation.info >> 32) as usize);
+            let plain = kind == R_64 && relocation.addend == 0;
+            if symbol == 0 || !(plain || matches!(kind, R_GLOB_DAT | R_JUMP_SLOT)) {
+                continue;
+            }
+            let at = symbols + symbol * size_of::<libc::Elf64_Sym>();
+            // SAFETY: relocations name symbols of the object's table.
+            let symbol: &[libc::Elf64_Sym] = unsafe { table(at, 1) };
+            let name = names + symbol[0].st_name as usize;
+            // SAFETY: names of symbols end with 0.
+            let name = unsafe { CStr::from_ptr(core::ptr::with_exposed_provenance(name)) };
+            let imported = symbol[0].st_shndx == SHN_UNDEF;
+            let begins = |with: &&[u8]| name.to_bytes().starts_with(with);
+            if meant.is_none() && imported && search.objects.importing.iter().any(begins) {
+                meant = Some(true);
+            }
+            if let Some(index) = search.names.iter().position(|wanted| *wanted == name) {
+                let address = base + relocation.offset as usize;
+                // Of whole pages only: the rest of the last one stays writable, and other entries
+                // are written to it when they are called first.
+                let sealed = of(libc::PT_GNU_RELRO)
+                    .any(|range| (range.start..range.end & !(PAGE - 1)).contains(&address));
+                here.push(GotEntry { address, name: index, sealed });
+            }
+        }
+    }
+    if meant == Some(true) {
+        here.into_iter().for_each(&mut *search.found);
+    }
+}
+
+/// Makes an object call the function at `function`.
+///
+/// # Safety
+/// It has the signature of the function whose name was searched for.
+pub unsafe fn replace_entry(entry: &GotEntry, function: usize) {
+    let (start, bytes) = (entry.address & !(PAGE - 1), PAGE);
+    let protect = |protection: c_int| {
+        let a = [start, bytes, protection as usize, 0];
+        raw::plain(libc::SYS_mprotect, a).is_ok()
+    };
+    if entry.sealed && !protect(libc::PROT_READ | libc::PROT_WRITE) {
+        return;
+    }
+    // Through the kernel: where the object has been unloaded since, it returns an error instead of
+    // faulting.
+    let (ours, theirs) = ([function], [entry.address, size_of::<usize>()]);
+    let from = [ours.as_ptr().addr(), size_of::<usize>()];
+    let pid = raw::plain(libc::SYS_getpid, [0; 4]).unwrap_or_default();
+    let a = [pid, from.as_ptr().addr(), 1, theirs.as_ptr().addr(), 1, 0];
+    // SAFETY: an entry of a global offset table; the caller's promise about the function.
+    let _ = unsafe { raw::call(libc::SYS_process_vm_writev, a) };
+    if entry.sealed {
+        protect(libc::PROT_READ);
+    }
+}
+
+/// Makes such objects of this process call `function` instead of the functions with these names;
+/// how many entries were changed.
+///
+/// # Safety
+/// As for [`replace_entry`], for each of the names.
+pub unsafe fn redirect(names: &[&CStr], objects: &Objects<'_>, function: usize) -> usize {
+    let mut found = Vec::new();
+    find_entries(names, objects, &mut |entry| found.push(entry));
+    for entry in &found {
+        // SAFETY: the caller's promise.
+        unsafe { replace_entry(entry, function) };
+    }
+    found.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_entry_of_a_function_holds_its_address() {
+        let mut all = Vec::new();
+        // The test itself calls it, by way of the standard library.
+        let own = the_entry_of_a_function_holds_its_address as *const () as usize;
+        let everywhere = Objects::default();
+        find_entries(&[c"no_such_function", c"pthread_self"], &everywhere, &mut |entry| {
+            all.push(entry)
+        });
+        // SAFETY: looks up a name.
+        let known = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"pthread_self".as_ptr()) }.addr();
+        let bound = |entry: &&GotEntry| {
+            // SAFETY: a word of an object that stays loaded.
+            let word: &[usize] = unsafe { table(entry.address, 1) };
+            word[0] == known
+        };
+        assert!(all.iter().all(|entry| entry.name == 1));
+        assert!(all.iter().filter(bound).count() >= 1, "{all:?}");
+        let mut others = 0;
+        find_entries(&[c"pthread_self"], &Objects::but(&[own]), &mut |_| others += 1);
+        assert!(others < all.len(), "this object is left out");
+        assert_eq!(loaded(), loaded());
+    }
+
+    #[test]
+    fn objects_are_chosen_by_what_they_import_and_by_the_names_of_their_files() {
+        let count = |objects: &Objects<'_>| {
+            let mut count = 0;
+            find_entries(&[c"pthread_self"], objects, &mut |_| count += 1);
+            count
+        };
+        let all = Objects::default();
+        // The test itself, whose file the dynamic linker gives no name.
+        let own = count(&Objects { importing: &[b"no_such", b"pthread_se"], ..all });
+        assert!(own > 0 && own <= count(&all));
+        assert_eq!(count(&Objects { importing: &[b"no_such"], ..all }), 0);
+        assert_eq!(count(&Objects { importing: &[b"no_such"], named: &[b""], ..all }), count(&all));
+        let here: &[&[u8]] = &[b"pthread_self"];
+        assert_eq!(count(&Objects { importing: here, not_named: &[b""], ..all }), 0);
+        let objects = Objects { not_named: &[b"mca_"], named: &[b"libgf"], importing: here, ..all };
+        assert_eq!(objects.are_named(b"/usr/lib/openmpi/mca_x.so"), Some(false));
+        assert_eq!(objects.are_named(b"/usr/lib/libgfortran.so.5"), Some(true));
+        assert_eq!(objects.are_named(b"/usr/mca_/libgf/program"), None);
+        assert_eq!(Objects::but(&[1]).are_named(b""), Some(true));
+    }
+
+    #[test]
+    fn others_call_what_they_are_redirected_to() {
+        extern "C" fn own_getppid() -> libc::pid_t {
+            7
+        }
+        let own = own_getppid as *const ();
+        // SAFETY: no arguments.
+        let parent = unsafe { libc::getppid() };
+        // SAFETY: it takes and gives what getppid does.
+        let changed = unsafe { redirect(&[c"getppid"], &Objects::default(), own as usize) };
+        // SAFETY: as above.
+        assert!(changed > 0 && parent != 7 && unsafe { libc::getppid() } == 7);
+        // SAFETY: looks up a name.
+        let stock = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"getppid".as_ptr()) }.addr();
+        // SAFETY: what was there before.
+        unsafe { redirect(&[c"getppid"], &Objects::default(), stock) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::getppid() }, parent);
+    }
+}

@@ -1,0 +1,168 @@
+//! Sends replicas of this node's images to other agents. Each agent has a thread of its own: one
+//! that is slow or has failed delays no other.
+
+use crate::agent::replica_server::part_name;
+use crate::agent::stream::BlockingStream;
+use crate::auth;
+use crate::auth::{Host, Secret};
+use crate::os;
+use rustbtl_coordination::control::{CheckpointId, FromNode, FromReplicaServer, ToReplicaServer};
+use rustbtl_coordination::image_transfer::{BASES_MAX, DIGEST_BYTES, ImagePart};
+use rustbtl_fragments::ids::PeerId;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+/// For one address of the other agent.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes that are sent at a time.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// Which image goes where.
+#[derive(Clone, Debug)]
+pub struct Replication {
+    /// Whose image.
+    pub rank: PeerId,
+    /// Of this checkpoint.
+    pub checkpoint: CheckpointId,
+    /// To this node.
+    pub node: String,
+    /// Where it takes replicas.
+    pub addresses: String,
+}
+
+/// See the module's documentation.
+pub struct ImageSender {
+    folder: PathBuf,
+    secret: Secret,
+    threads: BTreeMap<String, mpsc::Sender<Replication>>,
+    results: mpsc::Receiver<FromNode>,
+    report: mpsc::Sender<FromNode>,
+    wake: UnixStream,
+    waker: Arc<UnixStream>,
+}
+
+impl ImageSender {
+    /// For what is in `folder`.
+    pub fn new(folder: PathBuf, secret: Secret) -> io::Result<Self> {
+        let (wake, waker) = UnixStream::pair()?;
+        wake.set_nonblocking(true)?;
+        waker.set_nonblocking(true)?;
+        let (report, results) = mpsc::channel();
+        let waker = Arc::new(waker);
+        Ok(Self { folder, secret, threads: BTreeMap::new(), results, report, wake, waker })
+    }
+
+    /// To poll.
+    pub fn fd(&self) -> RawFd {
+        self.wake.as_raw_fd()
+    }
+
+    /// How replications have ended.
+    pub fn results(&self) -> Vec<FromNode> {
+        let mut bytes = [0; 64];
+        while (&self.wake).read(&mut bytes).is_ok_and(|n| n > 0) {}
+        self.results.try_iter().collect()
+    }
+
+    /// In the thread of its node.
+    pub fn start(&mut self, replication: Replication) {
+        let sender = self.threads.entry(replication.node.clone()).or_insert_with(|| {
+            let (sender, replications) = mpsc::channel::<Replication>();
+            let (folder, secret) = (self.folder.clone(), self.secret);
+            let (report, waker) = (self.report.clone(), Arc::clone(&self.waker));
+            thread::spawn(move || {
+                os::lower_priority();
+                for replication in replications {
+                    let _ = report.send(replicate(&folder, &secret, replication));
+                    // If it is full the agent wakes up anyway.
+                    let _ = (&*waker).write(&[1]);
+                }
+            });
+            sender
+        });
+        // The thread lives as long as its channel.
+        let _ = sender.send(replication);
+    }
+}
+
+fn replicate(folder: &Path, secret: &Secret, replication: Replication) -> FromNode {
+    let done = send_replica(folder, secret, &replication);
+    let Replication { rank, checkpoint, node, .. } = replication;
+    match done {
+        Ok(()) => FromNode::ImageReplicated { rank, checkpoint, node },
+        Err(reason) => FromNode::ImageNotReplicated { rank, checkpoint, node, reason },
+    }
+}
+
+fn send_replica(folder: &Path, secret: &Secret, replication: &Replication) -> Result<(), String> {
+    let Replication { rank, checkpoint, .. } = *replication;
+    let words = replication.addresses.split_whitespace();
+    let addresses = words.map(str::parse).collect::<Result<Vec<SocketAddr>, _>>();
+    let addresses = addresses.map_err(|_| "its address makes no sense".to_owned())?;
+    let stream = auth::connect(Host::ReplicaServer, &addresses, secret, CONNECT_TIMEOUT)?;
+    let mut to = BlockingStream::new(stream).map_err(|error| error.to_string())?;
+    let sent =
+        send_parts(&mut to, &folder.join(format!("checkpoint-{checkpoint}")), rank, checkpoint);
+    // A server that refuses answers why, and does not read to the end.
+    match to.receive() {
+        Ok(FromReplicaServer::Stored {}) => sent,
+        Ok(FromReplicaServer::Refused { reason }) => Err(reason),
+        Err(problem) => Err(sent.err().unwrap_or(problem)),
+    }
+}
+
+fn send_parts(
+    to: &mut BlockingStream,
+    folder: &Path,
+    rank: PeerId,
+    checkpoint: CheckpointId,
+) -> Result<(), String> {
+    to.send(&ToReplicaServer::Begin { rank, checkpoint })?;
+    let bases = (1..=BASES_MAX).filter_map(ImagePart::of);
+    for part in bases.chain([ImagePart::Output, ImagePart::Image]) {
+        let path = folder.join(part_name(rank, part));
+        match File::open(&path) {
+            Ok(file) => send_file(to, part, file, &path)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && part != ImagePart::Image => {}
+            Err(error) => return Err(format!("{}: {error}", path.display())),
+        }
+    }
+    to.send(&ToReplicaServer::Commit {})
+}
+
+fn send_file(
+    to: &mut BlockingStream,
+    part: ImagePart,
+    file: File,
+    path: &Path,
+) -> Result<(), String> {
+    let what = |error: io::Error| format!("{}: {error}", path.display());
+    let bytes = file.metadata().map_err(what)?.len();
+    to.send(&ToReplicaServer::File { part: part.number(), bytes })?;
+    let mut digest = Sha256::new();
+    let mut file = file.take(bytes);
+    loop {
+        let mut piece = vec![0; PIECE_BYTES];
+        let got = file.read(&mut piece).map_err(what)?;
+        if got == 0 {
+            break;
+        }
+        piece.truncate(got);
+        digest.update(&piece);
+        to.send(&ToReplicaServer::Piece { bytes: piece })?;
+        if to.has_input() {
+            return Err("it has ended".into());
+        }
+    }
+    let sha256: [u8; DIGEST_BYTES] = digest.finalize().into();
+    to.send(&ToReplicaServer::Digest { sha256: sha256.to_vec() })
+}

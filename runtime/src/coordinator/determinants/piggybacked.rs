@@ -1,0 +1,106 @@
+//! Determinants that messages of one set (A) have piggybacked to another one (B). Part of
+//! [`Determinants`]: no I/O.
+//!
+//! Source: docs/adr/0019. They take one place in B's order. One message of B's rank reports both:
+//! the place, and what of A's order it holds.
+//!
+//! 1. When all places of B before it are here, what the place holds is added to A's order and
+//!    persisted; then the place counts, is persisted, and B is notified. Not earlier: some places
+//!    of A hold something of B (`Piggybacked` without an entry), and it is only known that B had
+//!    recorded that before. If A's order continued over them while something of B before is
+//!    missing, and B failed, A's order would seem to have what it has not, and B would not be sent
+//!    it.
+//! 2. Of another incarnation than A's present one nothing is replayed: only the place counts.
+
+use crate::coordinator::determinants::Determinants;
+use rustbtl_coordination::determinants::Piggybacked;
+use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
+use std::collections::BTreeSet;
+
+impl Determinants {
+    /// A rank has recorded what was piggybacked to it.
+    pub(super) fn piggybacked(
+        &mut self,
+        rank: PeerId,
+        incarnation: Incarnation,
+        at: u64,
+        bytes: &[u8],
+    ) {
+        let Some(known) = self.ranks.get(&rank).copied() else { return };
+        if known.incarnation != incarnation {
+            return;
+        }
+        // The place stays empty. So nothing that follows it in this incarnation of the set is ever
+        // stable, no checkpoint of it is stored, and who waits for what it has of another set waits
+        // until it fails itself. A damaged determinant of its own has the same effect.
+        let piggybacked = match Piggybacked::decode(bytes) {
+            Ok(piggybacked) if piggybacked.set != known.set => piggybacked,
+            Ok(_) => {
+                return self.protocol_error(rank, "its own set has piggybacked something to it");
+            }
+            Err(error) => return self.protocol_error(rank, &error.to_string()),
+        };
+        self.open(known.set, incarnation);
+        let Some(of) = self.sets.get_mut(&known.set) else { return };
+        if of.order.incarnation() != incarnation {
+            return;
+        }
+        of.order.add_received(at, piggybacked);
+        of.waits(rank, Some(at));
+        self.settle(known.set);
+    }
+
+    /// There is something new in the order of this set: what its next places hold is added to the
+    /// orders that it belongs to, and the places count (1). The next places of those sets may have
+    /// waited for that.
+    pub(super) fn settle(&mut self, set: SetId) {
+        let (mut todo, mut changed) = (vec![set], BTreeSet::new());
+        while let Some(set) = todo.pop() {
+            changed.insert(set);
+            while let Some((at, piggybacked)) =
+                self.sets.get_mut(&set).and_then(|of| of.order.next_received())
+            {
+                let sender = piggybacked.set;
+                if self.merge(piggybacked) {
+                    todo.push(sender);
+                }
+                if let Some(of) = self.sets.get_mut(&set) {
+                    of.order.skip(at);
+                }
+                self.persist_new(set, at);
+            }
+        }
+        changed.into_iter().for_each(|set| self.flush(set));
+        self.check_fences();
+        self.release_images();
+    }
+
+    /// True: more of the order of the set that sent it is here.
+    fn merge(&mut self, piggybacked: Piggybacked) -> bool {
+        let set = piggybacked.set;
+        if self.begins_order(&piggybacked) {
+            self.open(set, piggybacked.incarnation);
+        }
+        let Some(of) = self.sets.get_mut(&set) else { return false };
+        let before = of.order.next();
+        of.order.add_piggybacked(piggybacked);
+        let more = of.order.next() > before;
+        self.persist_new(set, before);
+        more
+    }
+
+    /// Nothing of this incarnation of its set is here yet, and it is the present one. Its ranks may
+    /// have sent nothing so far. If they are lost they may not even have connected to a coordinator
+    /// that has just been started: nothing at all is known only of a first incarnation, since each
+    /// rollback is persisted (`fences`).
+    fn begins_order(&self, piggybacked: &Piggybacked) -> bool {
+        let (set, incarnation) = (piggybacked.set, piggybacked.incarnation);
+        let known = self.sets.get(&set).map(|of| of.order.incarnation());
+        if known.is_some_and(|known| known >= incarnation) {
+            return false;
+        }
+        let mut ranks = self.ranks.values().filter(|rank| rank.set == set).peekable();
+        (known.is_none() || ranks.peek().is_some())
+            && ranks.all(|rank| rank.incarnation == incarnation)
+    }
+}

@@ -1,0 +1,213 @@
+//! Set A (ranks 0 and 1) and set B (ranks 2 and 3), and what their messages piggyback.
+
+use crate::coordinator::determinants::tests::*;
+use rustbtl_coordination::determinants::Piggybacked;
+
+pub(super) const A: SetId = SET;
+pub(super) const B: SetId = SetId(2);
+pub(super) const NEXT: Incarnation = Incarnation(1);
+
+/// All determinants stay here, and are persisted.
+pub(super) fn persisting() -> Determinants {
+    let mut all = Determinants::new(0);
+    all.enable_persistence();
+    for rank in 0..4 {
+        all.handle(10, &hello(rank, rank / 2 * 2, FIRST));
+    }
+    all
+}
+
+/// Places of a set from `from` on: rank and number of each that is replayed.
+pub(super) fn places(set: SetId, from: u64, entries: &[Option<(u32, u64)>]) -> Piggybacked {
+    let entry = |(at, entry): (u64, &Option<(u32, u64)>)| {
+        let (rank, number) = (*entry)?;
+        Some((PeerId(rank), Numbered { number, determinant: determinant(at as u32) }))
+    };
+    let entries = (from..).zip(entries).map(entry).collect();
+    Piggybacked { set, incarnation: FIRST, from, entries }
+}
+
+/// `rank` has recorded at this place what was piggybacked to it.
+pub(super) fn piggybacked_at(rank: u32, at: u64, piggybacked: &Piggybacked) -> FromNode {
+    let message = FromRank::Piggybacked { incarnation: FIRST, at, bytes: piggybacked.encode() };
+    FromNode::Rank { rank: PeerId(rank), message }
+}
+
+/// What was persisted, and what was reported stable to whom, in this order.
+fn steps(out: &[Out]) -> Vec<String> {
+    let step = |out: &Out| match out {
+        Out::Persist(set, batch) | Out::PersistAll(set, batch) => {
+            let DeterminantBatch { upto, .. } = DeterminantBatch::decode(batch).unwrap();
+            (upto > 0).then(|| format!("{set} persisted to {upto}"))
+        }
+        Out::Rank(rank, ToRank::Stable { upto, .. }) => Some(format!("{rank} stable {upto}")),
+        _ => None,
+    };
+    out.iter().filter_map(step).collect()
+}
+
+/// Where the next incarnation of a set begins to record, and how many determinants its ranks
+/// replay.
+pub(super) fn replays(all: &mut Determinants, set: SetId) -> (u64, Vec<usize>) {
+    let members = [PeerId(set.0), PeerId(set.0 + 1)];
+    let messages = all.replay(set, NEXT, &members);
+    let ToRank::Replay { at, .. } = messages[0].1 else { panic!("{messages:?}") };
+    let count = |(_, message): &(PeerId, ToRank)| match message {
+        ToRank::Replay { bytes, .. } => rank_batch::read_numbered(bytes).unwrap().len(),
+        other => panic!("{other:?}"),
+    };
+    (at, messages.iter().map(count).collect())
+}
+
+#[test]
+fn what_was_piggybacked_is_in_the_order_of_its_set_and_persisted_before_its_place_counts() {
+    let mut all = persisting();
+    all.take_out();
+    all.handle(10, &piggybacked_at(2, 0, &places(A, 0, &[Some((0, 0)), Some((0, 1))])));
+    assert_eq!(steps(&all.take_out()), ["0 persisted to 2", "2 persisted to 1", "2 stable 1"]);
+    // Its own rank sends it, too: it is reported stable, and nothing is here twice.
+    all.handle(10, &recorded(0, FIRST, 0, &[0, 1]));
+    assert_eq!(steps(&all.take_out()), ["0 stable 2"]);
+    all.handle(10, &recorded(1, FIRST, 0, &[2]));
+    assert_eq!(steps(&all.take_out()), ["0 persisted to 3", "1 stable 3"]);
+    // And so does the other one once more.
+    all.handle(10, &piggybacked_at(2, 0, &places(A, 0, &[Some((0, 0)), Some((0, 1))])));
+    assert_eq!(steps(&all.take_out()), ["2 stable 1"]);
+    assert_eq!(replays(&mut all, A), (3, vec![2, 1]));
+}
+
+#[test]
+fn who_waits_for_what_others_have_received_is_notified() {
+    let mut all = persisting();
+    all.handle(10, &recorded(1, FIRST, 0, &[1]));
+    assert_eq!(steps(&all.take_out()), [""; 0], "place 0 of A is missing");
+    all.handle(10, &piggybacked_at(3, 0, &places(A, 0, &[Some((0, 0))])));
+    let wanted = ["0 persisted to 2", "2 persisted to 1", "1 stable 2", "3 stable 1"];
+    assert_eq!(steps(&all.take_out()), wanted);
+}
+
+#[test]
+fn what_was_piggybacked_counts_when_all_places_before_its_own_are_here() {
+    let mut all = persisting();
+    all.take_out();
+    all.handle(10, &piggybacked_at(2, 1, &places(A, 1, &[Some((0, 1))])));
+    all.handle(10, &piggybacked_at(3, 2, &places(A, 2, &[Some((1, 0))])));
+    assert_eq!(steps(&all.take_out()), [""; 0]);
+    all.handle(10, &piggybacked_at(2, 0, &places(A, 0, &[Some((0, 0))])));
+    let wanted = [
+        "0 persisted to 1",
+        "2 persisted to 1",
+        "0 persisted to 2",
+        "2 persisted to 2",
+        "0 persisted to 3",
+        "2 persisted to 3",
+        "2 stable 3",
+        "3 stable 3",
+    ];
+    assert_eq!(steps(&all.take_out()), wanted);
+    assert_eq!(replays(&mut all, A), (3, vec![2, 1]));
+}
+
+/// A reports that a place of B holds something of A. How much of it is only known when everything
+/// is here that A had recorded before that report, or B reports it.
+#[test]
+fn a_place_of_which_another_set_only_knows_that_it_holds_something_waits_for_that() {
+    let mut all = persisting();
+    all.take_out();
+    // Rank 0 has recorded 0 and 1, which were piggybacked to rank 2 and are its place 1. Places 0
+    // and 1 of B were piggybacked back to rank 1, which is place 2 of A.
+    let (theirs, back) = (places(A, 0, &[Some((0, 0)), Some((0, 1))]), [Some((2, 0)), None]);
+    all.handle(10, &piggybacked_at(1, 2, &places(B, 0, &back)));
+    assert_eq!(all.next(B, FIRST), None);
+    // B reports it.
+    all.handle(10, &recorded(2, FIRST, 0, &[0]));
+    all.handle(10, &piggybacked_at(2, 1, &theirs));
+    assert_eq!((all.next(A, FIRST), all.next(B, FIRST)), (Some(3), Some(2)));
+    assert_eq!(replays(&mut all, A), (2, vec![2, 0]));
+
+    // A reports it.
+    let mut all = persisting();
+    all.handle(10, &piggybacked_at(1, 2, &places(B, 0, &back)));
+    all.take_out();
+    all.handle(10, &recorded(0, FIRST, 0, &[0, 1]));
+    assert_eq!((all.next(A, FIRST), all.next(B, FIRST)), (Some(3), Some(2)));
+    let wanted =
+        ["0 persisted to 2", "2 persisted to 2", "0 persisted to 3", "0 stable 3", "1 stable 3"];
+    assert_eq!(steps(&all.take_out()), wanted);
+    assert_eq!(replays(&mut all, B), (1, vec![1, 0]));
+}
+
+#[test]
+fn what_another_incarnation_has_piggybacked_is_not_replayed_and_its_place_counts() {
+    let mut all = persisting();
+    all.handle(10, &recorded(0, FIRST, 0, &[0]));
+    assert_eq!(replays(&mut all, A), (1, vec![1, 0]));
+    all.take_out();
+    all.handle(10, &piggybacked_at(2, 0, &places(A, 1, &[Some((0, 1))])));
+    assert_eq!(steps(&all.take_out()), ["2 persisted to 1", "2 stable 1"]);
+    assert_eq!(all.next(A, NEXT), Some(1));
+    // Nor does it begin an order.
+    let mut all = persisting();
+    all.handle(10, &hello(0, 0, NEXT));
+    all.handle(10, &hello(1, 0, NEXT));
+    all.handle(10, &piggybacked_at(2, 0, &places(A, 0, &[Some((0, 0))])));
+    assert_eq!((all.next(A, FIRST), all.next(B, FIRST)), (None, Some(1)));
+}
+
+#[test]
+fn of_a_set_of_which_nothing_is_known_yet_it_is_kept() {
+    let mut all = Determinants::new(0);
+    // A, which is lost, does not connect to another coordinator.
+    all.resume(vec![]);
+    all.handle(10, &hello(2, 2, FIRST));
+    all.handle(10, &piggybacked_at(2, 0, &places(A, 0, &[Some((0, 0))])));
+    assert_eq!(all.next(A, FIRST), Some(1));
+    assert_eq!(replays(&mut all, A), (1, vec![1, 0]));
+}
+
+#[test]
+fn places_that_hold_what_was_piggybacked_stay_places_for_another_coordinator() {
+    let mut all = persisting();
+    let mut batches = Vec::new();
+    all.handle(10, &recorded(2, FIRST, 0, &[0]));
+    all.handle(10, &piggybacked_at(3, 1, &places(A, 0, &[Some((0, 0))])));
+    all.handle(10, &recorded(2, FIRST, 1, &[2]));
+    all.handle(10, &piggybacked_at(3, 3, &places(A, 1, &[Some((0, 1))])));
+    let out: Vec<Out> = all.take_out();
+    let of_b = |out: &Out| matches!(out, Out::Persist(B, _) | Out::PersistAll(B, _));
+    persisted(&out.into_iter().filter(of_b).collect::<Vec<_>>(), &mut batches);
+    let at: Vec<u64> = batches.iter().flat_map(|n| &n.records).map(|record| record.at).collect();
+    assert_eq!((batches.last().unwrap().upto, at), (4, vec![0, 2]));
+
+    let mut all = Determinants::new(0);
+    all.enable_persistence();
+    all.resume(batches);
+    persisted(&all.take_out(), &mut Vec::new());
+    assert_eq!(all.next(B, FIRST), Some(4));
+    all.handle(10, &hello(3, 2, FIRST));
+    all.handle(10, &recorded(3, FIRST, 0, &[4]));
+    assert_eq!(stable(&all.take_out()), [(3, 5)]);
+    // The next incarnation has no such places.
+    assert_eq!(replays(&mut all, B), (3, vec![2, 1]));
+}
+
+#[test]
+fn who_is_not_of_this_incarnation_or_sends_nonsense_changes_nothing() {
+    let mut all = persisting();
+    all.take_out();
+    let (incarnation, at, bytes) = (NEXT, 0, places(A, 0, &[Some((0, 0))]).encode());
+    let message = FromRank::Piggybacked { incarnation, at, bytes };
+    assert!(all.handle(10, &FromNode::Rank { rank: PeerId(2), message }), "nobody else needs it");
+    assert_eq!(all.take_out(), []);
+    for bytes in [vec![1, 2], places(B, 0, &[Some((2, 0))]).encode()] {
+        let message = FromRank::Piggybacked { incarnation: FIRST, at, bytes };
+        all.handle(10, &FromNode::Rank { rank: PeerId(2), message });
+        let out = all.take_out();
+        assert!(
+            matches!(&out[..], [Out::Log(event)] if event["event"] == "protocol_error"),
+            "{out:?}"
+        );
+    }
+    all.handle(10, &recorded(2, FIRST, 0, &[1]));
+    assert_eq!((all.next(B, FIRST), stable(&all.take_out())), (Some(0), vec![]), "a hole");
+}

@@ -1,0 +1,72 @@
+//! A guardian's part in a checkpoint: the folder of the image, writing it, and the report.
+
+use crate::guardian::images::Written;
+use crate::guardian::{Guardian, ThreadReport};
+use rustbtl_coordination::control::{CheckpointId, FromNode};
+use std::path::{Path, PathBuf};
+
+impl Guardian {
+    /// The folder that the coordinator names.
+    pub(super) fn folder(&self, directory: &str) -> Result<PathBuf, String> {
+        if Path::new(directory).is_absolute() {
+            return Ok(directory.into());
+        }
+        match &self.local {
+            Some(Ok(local)) => local.checkpoint(directory),
+            Some(Err(problem)) => return Err(problem.clone()),
+            None => None,
+        }
+        .ok_or_else(|| format!("there is no folder {directory:?}"))
+    }
+
+    /// The rank will take part in a checkpoint.
+    pub(super) fn prepare(&mut self, checkpoint: CheckpointId, directory: &str) {
+        let rank = self.settings.rank;
+        match self.folder(directory) {
+            Ok(folder) => {
+                if let Some(message) = self.rank.prepare(checkpoint, folder, rank) {
+                    self.send(&message);
+                    self.write_images();
+                }
+            }
+            Err(reason) => self.send(&FromNode::StoreFailed { rank, checkpoint, reason }),
+        }
+    }
+
+    /// Starts to write the images whose snapshots are taken.
+    pub(super) fn write_images(&mut self) {
+        while let Some(mut task) = self.rank.next_image() {
+            task.limited = self.local.is_some();
+            let (store, reporter) = (self.store.clone(), self.reporter.clone());
+            let report = move |checkpoint, result| {
+                reporter.report(ThreadReport::Written(checkpoint, result))
+            };
+            self.writers.write(task, store, report);
+        }
+    }
+
+    /// Reports how an image was written.
+    pub(super) fn written(
+        &mut self,
+        checkpoint: CheckpointId,
+        result: Result<(Written, u64), String>,
+    ) {
+        let rank = self.settings.rank;
+        self.rank.release(checkpoint, rank);
+        let message = match result {
+            Ok((Written { bytes, raw_bytes, checksum }, ns)) => {
+                tracing::info!(
+                    "rank {rank}: image of checkpoint {checkpoint} stored, {bytes} bytes"
+                );
+                FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, checksum }
+            }
+            Err(reason) => {
+                tracing::warn!(
+                    "rank {rank}: image of checkpoint {checkpoint} not stored: {reason}"
+                );
+                FromNode::StoreFailed { rank, checkpoint, reason }
+            }
+        };
+        self.send(&message);
+    }
+}
