@@ -23,7 +23,7 @@ const HELD_POLL_MS: i32 = 1;
 const HELD_POLLS: u32 = 16;
 
 /// Whether outcomes are recorded. `line`: from the first checkpoint on (mpirun sets it if sets can
-/// go back alone); anything else: at once.
+/// be rolled back alone); anything else: at once.
 const RECORD: &str = "RUSTBTL_RECORD";
 
 impl Checkpoint {

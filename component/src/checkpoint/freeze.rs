@@ -35,7 +35,7 @@ pub fn received_vectors(driver: &Driver) -> Vec<(PeerId, Vec<u8>)> {
     others.map(|(peer, ..)| (peer, driver.engine.received_from(peer).encode())).collect()
 }
 
-/// Descriptors and memory of the transports, which are made anew after a restore.
+/// Descriptors and memory of the transports, which are opened again after a restore.
 fn left_out(driver: &Driver) -> (Vec<RawFd>, Vec<Range<usize>>) {
     let mut descriptors = driver.host.transports.descriptors();
     let ranges = driver.host.transports.memory();

@@ -1,4 +1,4 @@
-//! A process that was restored from an image: everything that ties it to others is made anew.
+//! A process that was restored from an image: everything that ties it to others is set up again.
 
 use crate::checkpoint::state::{Checkpoint, Ending};
 use crate::determinants::piggyback;

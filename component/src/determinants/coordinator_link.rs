@@ -4,7 +4,7 @@
 //! one, and the program polls for the answer itself while it waits in MPI.
 //!
 //! It is opened when the first determinant was sent by way of the guardian. Where a frame of the
-//! set waits for what is recorded, it goes out at once. Otherwise, where frames take it along,
+//! set waits for what is recorded, it goes out at once. Otherwise, where frames piggyback it,
 //! nobody is in a hurry, and on a full node each message to the coordinator takes a processor from
 //! a rank: it is gathered until the answer has come and [`PACE_MS`] are over. If the connection
 //! breaks, the checkpoint thread resends by way of the guardian.

@@ -13,23 +13,23 @@ const BYPASSES: i32 = 0;
 const OVER_PML: i32 = 1;
 const SHARED_MEMORY: i32 = 2;
 
-const GOES_PAST_US: &str = "its one-sided communication bypasses rustbtl, over a component of \
+const BYPASSES_RUSTBTL: &str = "its one-sided communication bypasses rustbtl, over a component of \
                             Open MPI other than osc/pt2pt: nobody could repeat it";
 const COMES_ANYTIME: &str = "it uses one-sided communication, and at what moments others wrote to \
                              its windows is not recorded: nobody could repeat it";
 const LEAVES_THE_SET: &str = "it shares the memory of a window with ranks of other sets, which \
                               would not go back with it";
-const BY_CHANCE: &str = "its ranks change a window in shared memory in an order that nobody has \
+const NONDETERMINISTIC: &str = "its ranks change a window in shared memory in an order that nobody has \
                          recorded (accumulate, fetch and op, compare and swap, exclusive locks)";
 
 /// A window is made, or used in this way. `comm`: handle of its communicator of `size` ranks.
 pub fn seen(how: i32, comm: u64, size: u32) {
     match how {
-        BYPASSES => mark_not_replayable(GOES_PAST_US, ReplayBlocker::Everybody),
+        BYPASSES => mark_not_replayable(BYPASSES_RUSTBTL, ReplayBlocker::Everybody),
         OVER_PML => mark_not_replayable(COMES_ANYTIME, ReplayBlocker::Set),
         SHARED_MEMORY if !leaves_the_set(comm, size) => {}
         SHARED_MEMORY => mark_not_replayable(LEAVES_THE_SET, ReplayBlocker::Set),
-        _ => mark_not_replayable(BY_CHANCE, ReplayBlocker::Set),
+        _ => mark_not_replayable(NONDETERMINISTIC, ReplayBlocker::Set),
     }
 }
 

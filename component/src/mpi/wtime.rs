@@ -7,8 +7,9 @@
 //!
 //! A time is not sent when it is read, but with the next thing that the process does or asks: a
 //! program that reads the clock in a loop makes no system call for it. And no more than
-//! `TIMES_PER_SECOND` different times are given over long; between them the clock stands still,
-//! which is a question that found nothing (`Determinant::Nothing`): runs of them are one record.
+//! `TIMES_PER_SECOND` different times are given over long; between them no time passes for the
+//! program, which is a question that found nothing (`Determinant::Nothing`): runs of them are one
+//! record.
 //!
 //! Not reached: other clocks, and what `interpose` does not reach.
 //!

@@ -285,7 +285,7 @@ impl<H: Host> Engine<H> {
                 && let Some(lanes) = ahead.lanes.get(&name.0)
                 && !lanes.any_above(&channels[at as usize].sent)
             {
-                // Caught up in this context.
+                // Replay complete in this context.
                 ahead.lanes.remove(&name.0);
             }
             if ahead.lanes.is_empty() {
