@@ -2,8 +2,8 @@
 //!
 //! MPI does not allow a message to be received into memory that is still to be sent from (MPI-3.1
 //! §3.7.2), but programs do: they await the answer in the buffer of the question (ScaLAPACK's
-//! BLACS). It goes well, since there is no answer before the question. A process that runs its
-//! past again has the answers here already: they would be sent in place of the questions.
+//! BLACS). It goes well, since there is no answer before the question. A process that replays has
+//! the answers here already: they would be sent in place of the questions.
 //!
 //! So as long as it has not completed its replay, its nonblocking receives are posted, in their
 //! order, when the program waits, tests, probes, or receives: not while it only starts operations.
