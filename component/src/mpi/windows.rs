@@ -20,7 +20,8 @@ const COMES_ANYTIME: &str = "it uses one-sided communication, and at what moment
 const LEAVES_THE_SET: &str = "it shares the memory of a window with ranks of other sets, which \
                               would not be rolled back with it";
 const NONDETERMINISTIC: &str = "its ranks change a window in shared memory in an order that \
-                                nobody has recorded (accumulate, fetch and op, compare and swap, exclusive locks)";
+                                nobody has recorded (accumulate, fetch and op, compare and swap, \
+                                exclusive locks)";
 
 /// A window is made, or used in this way. `comm`: handle of its communicator of `size` ranks.
 pub fn seen(how: i32, comm: u64, size: u32) {
