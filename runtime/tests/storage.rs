@@ -46,7 +46,7 @@ const ALL: [&str; 8] = [
 
 fn address(job: &Job, node: &str) -> SocketAddr {
     let status = job.status();
-    status["shelves"][node].as_str().expect("a node").parse().expect("an address")
+    status["replica_servers"][node].as_str().expect("a node").parse().expect("an address")
 }
 
 /// An authenticated connection to the agent of a node.

@@ -33,6 +33,15 @@ const RENAMED: [(&str, &str); 26] = [
     ("finish", "job_finished"),
 ];
 
+/// The same of their fields.
+const RENAMED_FIELDS: [(&str, &str); 5] = [
+    ("line", "checkpoint"),
+    ("lines", "checkpoints"),
+    ("life", "failover"),
+    ("going_back", "rolled_back"),
+    ("covered", "replicated"),
+];
+
 /// All events of a list, in version 2.
 pub fn read(text: &str) -> impl Iterator<Item = Value> + '_ {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).map(in_version_2)
@@ -42,8 +51,10 @@ fn in_version_2(mut event: Value) -> Value {
     let Some(fields) = event.as_object_mut().filter(|fields| !fields.contains_key("v")) else {
         return event;
     };
-    if let Some(number) = fields.remove("line") {
-        fields.insert("checkpoint".into(), number);
+    for (old, new) in RENAMED_FIELDS {
+        if let Some(value) = fields.remove(old) {
+            fields.insert(new.into(), value);
+        }
     }
     let name = fields.get("event").and_then(Value::as_str);
     let new = RENAMED.iter().find(|(old, _)| Some(*old) == name);

@@ -80,7 +80,7 @@ fn table(document: &Value) -> String {
         place(document),
     );
     let protection = &document["protection"];
-    if protection["let_go"].as_bool() == Some(true) {
+    if protection["disabled"].as_bool() == Some(true) {
         let _ = writeln!(out, "NOT PROTECTED: the coordinator could not reach some ranks for long");
     } else if let Some(missing) = protection["waits_for"].as_array() {
         let missing: Vec<String> = missing.iter().map(number).collect();
@@ -166,7 +166,7 @@ mod tests {
         assert!(!text.contains("NOT PROTECTED"), "{text}");
         let text = table(&json!({"protection": {"waits_for": [1, 4]}}));
         assert!(text.contains("waits for rank 1, 4\n"), "{text}");
-        let text = table(&json!({"protection": {"let_go": true, "waits_for": [1]}}));
+        let text = table(&json!({"protection": {"disabled": true, "waits_for": [1]}}));
         assert!(text.contains("could not reach some ranks"), "{text}");
         assert!(!text.contains("waits for"), "{text}");
     }

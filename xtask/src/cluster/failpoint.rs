@@ -90,7 +90,7 @@ impl Failpoint {
                 // It has the images, or will receive them when it goes on.
                 if self.is_waiting() && Victim::Coordinator.signal(libc::SIGSTOP) {
                     self.state = State::Standing;
-                    self.let_go()?;
+                    self.release()?;
                 }
                 false
             }
@@ -103,7 +103,7 @@ impl Failpoint {
         if self.state == State::Standing {
             Victim::Coordinator.signal(libc::SIGCONT);
         } else {
-            self.let_go()?;
+            self.release()?;
         }
         let (victim, point) = (self.victim, self.point);
         let done = if killed { "killed" } else { "there is no" };
@@ -114,7 +114,7 @@ impl Failpoint {
         self.file.with_extension("reached").exists()
     }
 
-    fn let_go(&self) -> Result<()> {
+    fn release(&self) -> Result<()> {
         fs::remove_file(&self.file).context(|| self.file.display().to_string())
     }
 

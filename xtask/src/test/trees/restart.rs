@@ -23,7 +23,7 @@ pub fn goes_on(installed: &Installed) -> Result<()> {
     let scratch = Scratch::new("tree-restart")?;
     let source = paths::root().join("tests/workloads/hash_ring.c");
     let program = mpi::compile_over(&source, &Over::Tree(installed))?;
-    let checkpoints = scratch.0.join("lines");
+    let checkpoints = scratch.0.join("checkpoints");
     let alone = run::output(mpirun(installed, &scratch).arg(&program).args([ITERATIONS, "20000"]))?;
 
     let mut command = mpirun(installed, &scratch);

@@ -149,7 +149,7 @@ impl Job {
             state.scheduler.filter(|_| !self.may_finish && !state.protection_disabled)
         else {
             // As at the start of a job, or at its end.
-            self.log(json!({"event": "failover_started", "life": coordinator, "ready": false}));
+            self.log(json!({"event": "failover_started", "failover": coordinator, "ready": false}));
             return Ok(());
         };
         self.endpoints_sent = true;
@@ -161,8 +161,8 @@ impl Job {
             ..Failover::default()
         };
         self.log(json!({
-            "event": "failover_started", "life": coordinator, "ready": true,
-            "going_back": failover.sets.iter().map(|set| set.0).collect::<Vec<_>>(),
+            "event": "failover_started", "failover": coordinator, "ready": true,
+            "rolled_back": failover.sets.iter().map(|set| set.0).collect::<Vec<_>>(),
         }));
         self.failover = Some(failover);
         Ok(())
@@ -226,7 +226,7 @@ impl Job {
         let names = names.join(", ");
         let numbers: Vec<u32> = missing.iter().map(|rank| rank.0).collect();
         self.log(
-            json!({"event": "failover_incomplete", "life": self.failovers, "missing": numbers}),
+            json!({"event": "failover_incomplete", "failover": self.failovers, "missing": numbers}),
         );
         if let Some(loss) = loss {
             let reason = format!(
@@ -281,7 +281,7 @@ impl Job {
             }
         }
         let ms = now.saturating_sub(failover.since_ms);
-        self.log(json!({"event": "failover_state_loaded", "life": self.failovers, "ms": ms}));
+        self.log(json!({"event": "failover_state_loaded", "failover": self.failovers, "ms": ms}));
         self.changed = true;
         let deferred: Vec<&String> =
             failover.deferred.iter().filter(|message| !message.starts_with("checkpoint")).collect();
@@ -353,11 +353,11 @@ impl Job {
         let protected = self.config.recover && self.config.has_storage();
         self.check_replication();
         self.log(json!({
-            "event": "failover_completed", "life": self.failovers,
+            "event": "failover_completed", "failover": self.failovers,
             "ms": now.saturating_sub(since_ms),
             "recovers": protected && !self.may_finish,
-            "covered": !self.config.is_local() || self.storage.replicated,
-            "going_back": self.recovery.rollbacks.keys().map(|set| set.0).collect::<Vec<_>>(),
+            "replicated": !self.config.is_local() || self.storage.replicated,
+            "rolled_back": self.recovery.rollbacks.keys().map(|set| set.0).collect::<Vec<_>>(),
         }));
     }
 
@@ -374,7 +374,7 @@ impl Job {
             self.awaited().map(|missing| missing.iter().map(|rank| rank.0).collect());
         json!({
             "coordinators_before": self.failovers, "waits_for": waits,
-            "let_go": self.is_protection_disabled()
+            "disabled": self.is_protection_disabled()
         })
     }
 }

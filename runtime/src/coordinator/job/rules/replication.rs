@@ -322,7 +322,7 @@ impl Job {
             (self.storage.replicated, self.changed) = (true, true);
             let checkpoints: BTreeSet<u64> =
                 youngest.values().map(|checkpoint| checkpoint.0).collect();
-            self.log(json!({"event": "replication_ok", "lines": checkpoints}));
+            self.log(json!({"event": "replication_ok", "checkpoints": checkpoints}));
         }
     }
 

@@ -93,7 +93,7 @@ impl Job {
             "set_interval_ms": self.config.set_interval_ms,
             "restarted_from": self.config.restore,
             "protection": self.protection(),
-            "shelves": self.replica_servers(),
+            "replica_servers": self.replica_servers(),
             "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
             "sets": sets.iter().map(set).collect::<Vec<_>>(),
             "ranks": self.ranks.iter().map(|(id, rank)| self.rank(id.0, rank)).collect::<Vec<_>>(),

@@ -15,7 +15,7 @@ fn the_failover_is_complete_when_all_have_connected_and_a_loss_after_that_is_sur
     world.connects(2, "c", 0);
     assert_eq!(world.events("failover_completed").len(), 1);
     assert_eq!(
-        world.events("failover_completed")[0]["covered"],
+        world.events("failover_completed")[0]["replicated"],
         true,
         "who has replicas was persisted"
     );
@@ -94,7 +94,7 @@ fn a_replaying_set_continues() {
     for (rank, node, incarnation) in [(0, "a", 0), (1, "b", 1), (2, "c", 0)] {
         world.connects(rank, node, incarnation);
     }
-    assert_eq!(world.events("failover_completed")[0]["going_back"], json!([1]));
+    assert_eq!(world.events("failover_completed")[0]["rolled_back"], json!([1]));
     assert!(world.events("set_rollback").is_empty());
     world.rank(1, "b", FromRank::ReplayComplete {});
     assert_eq!(world.events("replay_completed").len(), 1);
