@@ -87,7 +87,7 @@ int main(int argc, char **argv)
             MPI_Allreduce(&hash, &all, 1, MPI_UINT64_T, MPI_BXOR, MPI_COMM_WORLD);
             hash = mix(hash, all);
         }
-        if (i >= limit && i >= (limit = look_at(gate))) {
+        if (i >= limit && i >= (limit = read_gate(gate))) {
             if (repeated && repeated != hash) {
                 printf("DIFFERENT in iteration %d of rank %d\n", i, me);
                 MPI_Abort(MPI_COMM_WORLD, 3);

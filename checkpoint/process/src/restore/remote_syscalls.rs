@@ -4,7 +4,7 @@
 //! name begins with `queue_` is made together with others: when the queue is full, or before the
 //! next call that is made at once.
 
-use super::restorer::{CALLS_MAX, Call, CloneArguments, Restorer, Start};
+use super::restorer::{CALLS_MAX, Call, CloneArguments, LEADER_STARTED_BYTES, Restorer, Start};
 use crate::error::ProcessImageError;
 use rustbtl_checkpoint::image::record::Thread;
 use std::io;
@@ -441,7 +441,7 @@ pub struct ThreadData {
 }
 
 /// What a thread does by itself before it enters its own code, in this order. `socket`: it is the
-/// leader, and closes that number last.
+/// leader, which reports on that number that it has started, and closes it last.
 pub fn first_calls(thread: &Thread, data: ThreadData, socket: Option<RawFd>) -> Vec<Call> {
     const ARCH_SET_GS: u64 = 0x1001;
     const ARCH_SET_FS: u64 = 0x1002;
@@ -479,6 +479,8 @@ pub fn first_calls(thread: &Thread, data: ThreadData, socket: Option<RawFd>) -> 
         calls.push(Call::may_fail(libc::SYS_setpriority, a));
     }
     if let Some(socket) = socket {
+        let a = [number(socket), data.name_at, LEADER_STARTED_BYTES as u64, 0, 0, 0];
+        calls.push(Call::new(libc::SYS_write, a));
         calls.push(Call::may_fail(libc::SYS_close, [number(socket), 0, 0, 0, 0, 0]));
     }
     calls

@@ -17,6 +17,10 @@ use std::process::ExitStatus;
 static RESTORER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/restorer"));
 /// Most calls in one order.
 pub const CALLS_MAX: usize = 120;
+
+/// Bytes that the leader thread sends before it enters its own code; any will do. Without them the
+/// end of a program that ends at once would look like a failure to start it.
+pub const LEADER_STARTED_BYTES: usize = 16;
 /// Memory for paths and structs that calls point to.
 pub const SCRATCH_BYTES: u64 = 64 << 10;
 
@@ -246,7 +250,7 @@ impl Restorer {
         self.send(3, &[Call::new(0, [thread, 0, 0, 0, 0, 0])])?;
         let mut buffer = [0; 16];
         match self.receive(&mut buffer) {
-            Ok(0) if self.ended().is_none() => {
+            Ok(LEADER_STARTED_BYTES) => {
                 self.alive = false;
                 Ok(self.pid)
             }
