@@ -116,7 +116,7 @@ pub fn start(
     let transport_setup = transport_setup.clone();
     let blocked = crate::os::signals::block_all();
     let (tell, told) = std::sync::mpsc::channel();
-    let thread = std::thread::Builder::new().name("rustbtl-id".into()).spawn(move || {
+    let thread = std::thread::Builder::new().name("rustbtl-ckpt".into()).spawn(move || {
         rustbtl_process::scheduling::be_prompt();
         let freezer = match Freezer::new() {
             Ok(freezer) => freezer,
