@@ -148,13 +148,13 @@ impl Checkpoint {
 
     /// Ship what is recorded the long way. False: there was nothing.
     fn flush_all_batches(&self) -> bool {
-        let mut shipped = false;
+        let mut sent = false;
         while let Some(batch) = outbox::take_batch() {
             self.send_batch(&batch);
             COORDINATOR_LINK.sent_by_guardian(batch);
-            shipped = true;
+            sent = true;
         }
-        shipped
+        sent
     }
 
     fn send_batch(&self, batch: &DeterminantBatch) {

@@ -43,13 +43,13 @@ impl Checkpoint {
     }
 
     /// Do what the machine wants, until no checkpoint is being taken. False: that was nothing.
-    pub(crate) fn id(&mut self) -> bool {
+    pub(crate) fn step_checkpoint(&mut self) -> bool {
         let mut taken = None;
         let mut had_it = false;
         let mut rounds = 0u32;
         loop {
             let mut happened = self.frames(&mut taken);
-            while let Some(output) = self.silence.poll_output() {
+            while let Some(output) = self.quiescence.poll_output() {
                 happened = true;
                 self.perform(output, &mut taken);
             }
@@ -61,14 +61,15 @@ impl Checkpoint {
                 happened |= driver.poll() > 0;
             }
             let patience = if driver.idle.oversubscribed { PATIENCE_CROWDED } else { PATIENCE };
-            if self.silence.wants_rendezvous_quiescence() && driver.engine.is_rendezvous_quiescent()
+            if self.quiescence.wants_rendezvous_quiescence()
+                && driver.engine.is_rendezvous_quiescent()
             {
-                let told = driver.engine.take_done_recipients();
+                let done_recipients = driver.engine.take_done_recipients();
                 happened = true;
-                self.input(Input::RendezvousQuiescent { done_recipients: told });
+                self.input(Input::RendezvousQuiescent { done_recipients });
             }
             rounds = if happened { 0 } else { rounds + 1 };
-            let waits = matches!(self.silence.phase(), Some((_, Phase::AwaitResume)));
+            let waits = matches!(self.quiescence.phase(), Some((_, Phase::AwaitResume)));
             if rounds % LISTEN_ROUNDS == LISTEN_ROUNDS - 1 || waits {
                 self.listen(&mut taken);
                 if self.over {
@@ -178,19 +179,19 @@ impl Checkpoint {
     }
 
     fn give_up(&mut self, mut taken: Option<ExclusiveGuard>) {
-        if let Some((id, _)) = self.silence.phase() {
+        if let Some((id, _)) = self.quiescence.phase() {
             self.input(Input::Abort { checkpoint: id });
         }
-        while let Some(output) = self.silence.poll_output() {
+        while let Some(output) = self.quiescence.poll_output() {
             self.perform(output, &mut taken);
         }
     }
 
     /// Take the snapshot.
     fn freeze(&mut self, id: CheckpointId, taken: &mut Option<ExclusiveGuard>) {
-        self.phases.silent_ns = now_ns();
+        self.phases.quiescent_ns = now_ns();
         let Some(driver) = taken else { self.fatal("a snapshot outside of a checkpoint") };
-        if self.silence.scope() == Some(CheckpointScope::Global)
+        if self.quiescence.scope() == Some(CheckpointScope::Global)
             && (self.has_endpoints_to_read() || !driver.replay_is_complete())
         {
             // A job that starts from it would have messages that nobody has sent, or will send
@@ -206,7 +207,7 @@ impl Checkpoint {
         self.covered.insert(id, freeze::received_vectors(driver));
         let mut received = Vec::new();
         let outcome = freeze::take(self, id, taken, &mut received);
-        self.phases.pause_ns = now_ns() - self.phases.silent_ns;
+        self.phases.pause_ns = now_ns() - self.phases.quiescent_ns;
         match outcome {
             freeze::FreezeOutcome::Child(child, description) => {
                 let (coordination_ns, pause_ns) =
@@ -218,14 +219,14 @@ impl Checkpoint {
                         pause_ns / 1000
                     )
                 });
-                let picture = SnapshotMemory::Child(child.pid() as i32);
+                let snapshot = SnapshotMemory::Child(child.pid() as i32);
                 self.children.insert(id, child);
-                self.phases.picture = Some((picture, description));
+                self.phases.snapshot = Some((snapshot, description));
                 self.input(Input::Frozen { checkpoint: id.0 });
             }
             // The guardian has read it in the pause: it was notified then.
             freeze::FreezeOutcome::Stored => {
-                self.phases.picture = None;
+                self.phases.snapshot = None;
                 self.input(Input::Frozen { checkpoint: id.0 });
             }
             freeze::FreezeOutcome::Failed(reason) => {
@@ -246,12 +247,12 @@ impl Checkpoint {
 
     /// What the guardian needs to write the image.
     pub(crate) fn send_frozen(&mut self, id: CheckpointId) {
-        if let Some((picture, description)) = self.phases.picture.take() {
+        if let Some((snapshot, description)) = self.phases.snapshot.take() {
             let coordination_ns = self.phases.coordination_ns();
             let pause_ns = self.phases.pause_ns;
             self.send(&FromRank::Frozen {
                 checkpoint: id,
-                snapshot: picture,
+                snapshot,
                 description,
                 coordination_ns,
                 pause_ns,

@@ -71,7 +71,11 @@ pub(crate) fn resume_after_restart(
     checkpoint.ending = Ending::Not;
     checkpoint.input(Input::Restored);
     // The ranks of the set may lie in another way now.
-    crate::checkpoint::set_counters::choose(&mut checkpoint.silence, driver, &checkpoint.members);
+    crate::checkpoint::set_counters::choose(
+        &mut checkpoint.quiescence,
+        driver,
+        &checkpoint.members,
+    );
 }
 
 /// Transports of the process that was frozen: their descriptors and mappings are not here.

@@ -10,9 +10,9 @@ use rustbtl_fragments::ids::PeerId;
 
 /// How checkpoints of this set are taken, as its ranks reach each other now. All of them come to
 /// the same answer: either each sees all others in the segment, or each misses one.
-pub fn choose(silence: &mut Quiescence, driver: &Driver, members: &[PeerId]) {
+pub fn choose(quiescence: &mut Quiescence, driver: &Driver, members: &[PeerId]) {
     let together = driver.host.index_of_set(members).is_some();
-    silence.set_method(if together { QuiesceMethod::Counters } else { QuiesceMethod::Frames });
+    quiescence.set_method(if together { QuiesceMethod::Counters } else { QuiesceMethod::Frames });
 }
 
 fn set_counters<'a>(driver: &'a Driver, members: &[PeerId]) -> Option<&'a SetCounters> {
@@ -38,12 +38,12 @@ impl Checkpoint {
     /// Check how far the others are. True: the state machine got an input.
     pub(crate) fn count(&mut self, taken: &mut Option<ExclusiveGuard>) -> bool {
         let Some(driver) = taken else { return false };
-        if self.silence.wants_drained() && driver.engine.is_set_drained() {
+        if self.quiescence.wants_drained() && driver.engine.is_set_drained() {
             let open = driver.engine.has_internal_in_flight();
             self.input(Input::Drained { in_flight: open });
             return true;
         }
-        let Some((id, phase)) = self.silence.awaited_phase() else { return false };
+        let Some((id, phase)) = self.quiescence.awaited_phase() else { return false };
         let Some(counters) = set_counters(driver, &self.members) else { return false };
         let word = counters.load(phase);
         let Some(open) = word.all_arrived(id, self.members.len()) else { return false };
@@ -59,7 +59,7 @@ impl Checkpoint {
     /// others may still ask for one.)
     pub(crate) fn awaits_a_count(&self) -> bool {
         matches!(
-            self.silence.awaited_phase(),
+            self.quiescence.awaited_phase(),
             Some((_, CounterPhase::Drained | CounterPhase::SnapshotTaken))
         )
     }

@@ -26,7 +26,7 @@ pub(crate) struct Checkpoint {
     pub(crate) shared: &'static Shared,
     pub(crate) guardian: Guardian,
     pub(crate) transport_setup: TransportSetup,
-    pub(crate) silence: Quiescence,
+    pub(crate) quiescence: Quiescence,
     pub(crate) members: Vec<PeerId>,
     pub(crate) huge_pages: bool,
     /// The checkpoint for which they were made.
@@ -38,7 +38,7 @@ pub(crate) struct Checkpoint {
     pub(crate) covered: BTreeMap<CheckpointId, Vec<(PeerId, Vec<u8>)>>,
     pub(crate) ready: bool,
     /// The coordinator knows why the program cannot be repeated.
-    pub(crate) told_not_replayable: [bool; 3],
+    pub(crate) reported_not_replayable: [bool; 3],
     /// It was restarted alone, and has not repeated all that others have of its lost future; or
     /// it has refused a global checkpoint since that, or a channel, was not as it should be.
     pub(crate) replaying: bool,
@@ -67,9 +67,9 @@ impl Checkpoint {
 pub struct Phases {
     /// When the program was kept out, and when the first barrier was over.
     pub(crate) entered_ns: u64,
-    pub(crate) silent_ns: u64,
+    pub(crate) quiescent_ns: u64,
     /// For the guardian: what the snapshot's memory is, and what only the process knows.
-    pub(crate) picture: Option<(SnapshotMemory, Vec<u8>)>,
+    pub(crate) snapshot: Option<(SnapshotMemory, Vec<u8>)>,
     /// Why there is no snapshot.
     pub failure: Option<String>,
     pub(crate) pause_ns: u64,
@@ -78,7 +78,7 @@ pub struct Phases {
 impl Phases {
     /// From keeping the program out to the end of quiescence.
     pub(crate) fn coordination_ns(&self) -> u64 {
-        self.silent_ns - self.entered_ns
+        self.quiescent_ns - self.entered_ns
     }
 }
 

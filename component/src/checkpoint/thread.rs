@@ -96,8 +96,8 @@ pub fn start(
         driver.host.incarnation,
         hurries,
     );
-    let mut silence = Quiescence::new(me, &members);
-    crate::checkpoint::set_counters::choose(&mut silence, &driver, &members);
+    let mut quiescence = Quiescence::new(me, &members);
+    crate::checkpoint::set_counters::choose(&mut quiescence, &driver, &members);
     drop(driver);
     let signals = CheckpointSignals {
         wake,
@@ -115,18 +115,18 @@ pub fn start(
     }
     let transport_setup = transport_setup.clone();
     let blocked = crate::os::signals::block_all();
-    let (tell, told) = std::sync::mpsc::channel();
+    let (report, reported) = std::sync::mpsc::channel();
     let thread = std::thread::Builder::new().name("rustbtl-ckpt".into()).spawn(move || {
         rustbtl_process::scheduling::be_prompt();
         let freezer = match Freezer::new() {
             Ok(freezer) => freezer,
-            Err(error) => return drop(tell.send(Err(error.to_string()))),
+            Err(error) => return drop(report.send(Err(error.to_string()))),
         };
         let checkpoint = Checkpoint {
             shared,
             guardian,
             transport_setup,
-            silence,
+            quiescence,
             members,
             huge_pages,
             huge_pages_for: CheckpointId(0),
@@ -134,7 +134,7 @@ pub fn start(
             children: BTreeMap::new(),
             covered: BTreeMap::new(),
             ready: false,
-            told_not_replayable: [false; 3],
+            reported_not_replayable: [false; 3],
             replaying: false,
             repairing: false,
             endpoint,
@@ -145,12 +145,12 @@ pub fn start(
             flush_state: DeterminantFlush::default(),
             sharing: Sharing::default(),
         };
-        drop(tell.send(Ok(())));
+        drop(report.send(Ok(())));
         checkpoint.run();
     });
     crate::os::signals::restore(&blocked);
     thread.map_err(|error| format!("the checkpoint thread cannot be started: {error}"))?;
-    told.recv().unwrap_or_else(|_| Err("the checkpoint thread has ended".into()))
+    reported.recv().unwrap_or_else(|_| Err("the checkpoint thread has ended".into()))
 }
 
 impl Checkpoint {
@@ -182,17 +182,17 @@ impl Checkpoint {
         // SAFETY: no arguments.
         if !self.ready && unsafe { (self.shared.glue.stage)() } > 0 {
             self.ready = true;
-            self.told_not_replayable = [false; 3]; // maybe another coordinator
+            self.reported_not_replayable = [false; 3]; // maybe another coordinator
             self.record_early();
             self.send(&FromRank::Ready {});
         }
         let all = [ReplayBlocker::Set, ReplayBlocker::Others, ReplayBlocker::Everybody];
-        for hinders in all.into_iter().filter(|_| self.ready) {
-            let told = &mut self.told_not_replayable[hinders as usize];
-            if let Some(&reason) = Self::signals().not_replayable[hinders as usize].get()
-                && !core::mem::replace(told, true)
+        for blocker in all.into_iter().filter(|_| self.ready) {
+            let reported = &mut self.reported_not_replayable[blocker as usize];
+            if let Some(&reason) = Self::signals().not_replayable[blocker as usize].get()
+                && !core::mem::replace(reported, true)
             {
-                self.send(&FromRank::NotReplayable { reason: reason.into(), blocker: hinders });
+                self.send(&FromRank::NotReplayable { reason: reason.into(), blocker });
             }
         }
         // [fence] the callback's place is filled.
@@ -209,7 +209,7 @@ impl Checkpoint {
         self.listen(&mut None);
         self.repair();
         self.determinants();
-        if self.id() {
+        if self.step_checkpoint() {
             self.determinants();
         }
     }
@@ -291,7 +291,7 @@ impl Checkpoint {
     fn may_finish(&mut self) {
         self.ending = Ending::Over;
         self.stop_recording();
-        let _ = self.silence.handle(Input::Finish);
+        let _ = self.quiescence.handle(Input::Finish);
         if Self::signals().fence.swap(false, Ordering::AcqRel) {
             // SAFETY: the program waits in MPI_Finalize and holds nothing.
             unsafe { (self.shared.glue.fenced)() };
@@ -373,7 +373,7 @@ impl Checkpoint {
     }
 
     pub(crate) fn input(&mut self, input: Input) {
-        if let Err(error) = self.silence.handle(input) {
+        if let Err(error) = self.quiescence.handle(input) {
             self.shared.glue.fatal("protocol", &["a checkpoint", &error.to_string()]);
         }
     }

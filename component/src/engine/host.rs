@@ -89,7 +89,7 @@ pub struct EngineHost {
     pub record: Record,
     /// What the program has read of the time.
     pub wtime: ProgramClock,
-    told_log_full: bool,
+    reported_log_full: bool,
     scratch: Vec<u8>,
 }
 
@@ -124,7 +124,7 @@ impl EngineHost {
             instances: Instances::default(),
             record: Record::default(),
             wtime: ProgramClock::default(),
-            told_log_full: false,
+            reported_log_full: false,
             scratch: Vec::new(),
         }
     }
@@ -273,7 +273,7 @@ impl EngineHost {
     /// Why a send failed, the first time; the program sees each by its error code.
     #[cold]
     pub fn report_log_full(&mut self, wanted: u64) {
-        if core::mem::replace(&mut self.told_log_full, true) {
+        if core::mem::replace(&mut self.reported_log_full, true) {
             return;
         }
         let spill_error = self.log.memory().spill_error.as_deref();

@@ -206,7 +206,7 @@ impl Driver {
 
     /// The program has read the clock; None: the same time as before. It is sent to the log with
     /// what follows, or when so many wait for that.
-    pub fn read(&mut self, outcome: Option<Outcome>, unshipped_max: usize) {
+    pub fn read(&mut self, outcome: Option<Outcome>, unsent_max: usize) {
         let decisions = &mut self.host.record.decisions;
         match outcome {
             None => decisions.record_nothing(NondetCall::CLOCK),
@@ -214,7 +214,7 @@ impl Driver {
                 if let Err(divergence) = decisions.record_outcome(NondetCall::CLOCK, outcome) {
                     self.host.diverged(&divergence);
                 }
-                if decisions.recorded_pending() >= unshipped_max {
+                if decisions.recorded_pending() >= unsent_max {
                     self.host.flush_recorded();
                 }
             }

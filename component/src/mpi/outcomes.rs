@@ -58,8 +58,8 @@ pub unsafe extern "C" fn rustbtl_nondet_call(
         ReplayDecision::ReportNothing => REPORT_NOTHING,
         ReplayDecision::Await(Outcome::Requests(list)) => {
             if list.len() > room as usize || list.iter().any(|&index| index >= room) {
-                let told = format!("{question} gave {list:?}, there are {room} requests");
-                driver.host.glue.fatal("divergence", &[&told]);
+                let message = format!("{question} gave {list:?}, there are {room} requests");
+                driver.host.glue.fatal("divergence", &[&message]);
             }
             if !list.is_empty() {
                 // SAFETY: no longer than `room`.
