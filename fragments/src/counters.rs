@@ -55,6 +55,8 @@ pub struct Counters {
     pub resent_messages: u64,
     /// Frames of determinants that were piggybacked on messages.
     pub piggyback_frames: u64,
+    /// Acknowledgements that were sent: see [`crate::engine::Engine::acknowledge`].
+    pub acknowledgements: u64,
 }
 
 impl Counters {

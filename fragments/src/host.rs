@@ -3,7 +3,7 @@
 //! without indirect calls (docs/adr/0001).
 
 use crate::checkpoint_frame::CheckpointFrame;
-use crate::engine::PayloadMismatch;
+use crate::engine::{PayloadMismatch, ReceivedVector};
 use crate::ids::*;
 use crate::send_gate::{Marks, Recorded};
 use crate::wire::{Header, StreamKey};
@@ -158,6 +158,9 @@ pub trait Host {
     ) -> Result<LogRecord, LogFull>;
     /// The oldest record to `to` that is younger than `after`, in the order of appending.
     fn log_next(&self, to: PeerId, after: Option<LogRecord>) -> Option<(LogRecord, LogEntry)>;
+
+    /// No rollback of `to` asks for these messages: drop them from the log.
+    fn log_acknowledged(&mut self, _to: PeerId, _received: &ReceivedVector) {}
 
     /// [`digest`](crate::engine::digest) of a record's payload, where the host has it.
     fn log_digest(&mut self, _record: LogRecord) -> Option<u64> {

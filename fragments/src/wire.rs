@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!  0 u32 length        bytes of the whole frame, header included; never 0
-//!  4 u8  version       0xB1; another version of the format has another number
+//!  4 u8  version       0xB2; another version of the format has another number
 //!  5 u8  kind
 //!  6 u8  flags
 //!  7 u8  zero
@@ -25,7 +25,7 @@ use crate::ids::*;
 use crate::little_endian::LittleEndian;
 
 /// First byte after the length: format version.
-pub const VERSION: u8 = 0xB1;
+pub const VERSION: u8 = 0xB2;
 /// Bytes of every header.
 pub const HEADER_BYTES: usize = 32;
 /// Bytes of the header of a [`FrameType::Announce`] frame.
@@ -59,6 +59,8 @@ pub enum FrameType {
     /// Determinants that the following frames depend on, in the driver's encoding; empty: its
     /// sender accepts piggybacked determinants.
     Piggyback = 9,
+    /// Part of a received vector of a set without checkpoint: what its senders need not keep.
+    Acknowledge = 10,
 }
 
 /// [`FrameType::Announce`]: the payload is exposed for pulling.
@@ -247,6 +249,7 @@ impl Header {
             7 => FrameType::Checkpoint,
             8 => FrameType::PayloadDigest,
             9 => FrameType::Piggyback,
+            10 => FrameType::Acknowledge,
             other => return Err(WireError::Kind(other)),
         };
         if kind == FrameType::Announce && (length as usize) < ANNOUNCE_BYTES {
@@ -295,7 +298,7 @@ mod tests {
     fn golden_bytes_of_an_eager_header() {
         let bytes = sample().encode();
         let golden = [
-            35, 0, 0, 0, 0xB1, 1, 2, 0, 4, 3, 2, 1, 5, 0, 0, 0, 0xEF, 0xFF, 0xFF, 0xFF, 1, 0, 2, 0,
+            35, 0, 0, 0, 0xB2, 1, 2, 0, 4, 3, 2, 1, 5, 0, 0, 0, 0xEF, 0xFF, 0xFF, 0xFF, 1, 0, 2, 0,
             0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,
         ];
         assert_eq!(bytes, golden);
@@ -326,9 +329,9 @@ mod tests {
             frame[at] = value;
             Header::decode(&frame)
         };
-        assert_eq!(with(4, 0xB2), Err(WireError::Version(0xB2)));
+        assert_eq!(with(4, 0xB1), Err(WireError::Version(0xB1)));
         assert_eq!(with(5, 0), Err(WireError::Kind(0)));
-        assert_eq!(with(5, 10), Err(WireError::Kind(10)));
+        assert_eq!(with(5, 11), Err(WireError::Kind(11)));
         assert_eq!(with(5, 2), Err(WireError::Short), "an announcement needs 48 bytes");
     }
 }

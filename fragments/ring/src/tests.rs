@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 /// A frame with this many bytes of payload; every byte depends on its number. Payload bytes are
 /// never zero, so that a stale one is taken for a header by a ring that does not keep invariant 1.
 fn frame(number: u64, payload: usize) -> (Vec<u8>, Vec<u8>) {
-    let mut header = vec![0xB1; 32];
+    let mut header = vec![0xB2; 32];
     header[..4].copy_from_slice(&(32 + payload as u32).to_le_bytes());
     header[24..32].copy_from_slice(&number.to_le_bytes());
     let payload = (0..payload).map(|i| ((number as usize * 7 + i) % 255) as u8 + 1).collect();

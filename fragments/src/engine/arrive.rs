@@ -168,6 +168,9 @@ impl<H: Host> Engine<H> {
                 self.on_payload_digest(host, from, header, &frame[HEADER_BYTES..])
             }
             FrameType::Piggyback => self.on_piggyback(host, from, &frame[HEADER_BYTES..]),
+            FrameType::Acknowledge => {
+                self.on_acknowledge(host, from, header.flags, &frame[HEADER_BYTES..])
+            }
         }
     }
 

@@ -172,6 +172,7 @@ impl<H: Host> Engine<H> {
             traffic: Traffic::default(),
             ahead: None,
             resync: Box::new(ReceivedVector::default()),
+            acknowledged: Box::default(),
             digests: None,
             accepts_piggyback: false,
             piggybacked: Recorded(0),

@@ -19,6 +19,7 @@
 //! The engine never calls itself through the host: `Host` methods only touch transports, memory
 //! and queues (docs/adr/0001).
 
+mod acknowledge;
 mod arrive;
 mod check;
 mod comms;
@@ -44,6 +45,7 @@ use crate::host::*;
 use crate::ids::*;
 use crate::matching::{Key, Posted, Unexpected};
 use crate::wire::WireError;
+pub use acknowledge::AcknowledgeAfter;
 use pool::Pool;
 pub use quiesce::Side;
 use receive_fifo::ReceiveFifo;
@@ -166,6 +168,7 @@ pub struct Engine<H: Host> {
     verifies_sends: bool,
     /// Piggybacked determinants are accepted (piggyback.rs).
     accepts_piggyback: bool,
+    acknowledging: Option<AcknowledgeAfter>,
     /// Buffer for the next piggybacked determinants.
     piggyback_buffer: Vec<u8>,
     /// Receives from MPI_ANY_SOURCE that were posted with the library's own tags.
@@ -206,6 +209,7 @@ where
             detached: self.detached,
             verifies_sends: self.verifies_sends,
             accepts_piggyback: self.accepts_piggyback,
+            acknowledging: self.acknowledging,
             piggyback_buffer: Vec::new(),
             library_posts: self.library_posts.clone(),
             replay: self.replay.clone(),
@@ -241,6 +245,7 @@ impl<H: Host> Engine<H> {
             detached: 0,
             verifies_sends: false,
             accepts_piggyback: false,
+            acknowledging: None,
             piggyback_buffer: Vec::new(),
             library_posts: BTreeMap::new(),
             replay: None,

@@ -18,6 +18,9 @@ const ENTRY_BYTES: usize = 24;
 const ARRIVED: u32 = 1;
 const OPEN: u32 = 2;
 
+/// An encoded entry.
+pub(super) type Entry = [u8; ENTRY_BYTES];
+
 fn entry(kind: u32, context: u32, lane: i32, lanes: u32, number: u64) -> [u8; ENTRY_BYTES] {
     let mut out = [0; ENTRY_BYTES];
     kind.write_at(&mut out, 0);
@@ -163,7 +166,7 @@ impl<H: Host> Engine<H> {
     }
 
     /// The same as encoded entries.
-    pub(super) fn received_entries(&self, id: PeerId) -> Vec<[u8; ENTRY_BYTES]> {
+    pub(super) fn received_entries(&self, id: PeerId) -> Vec<Entry> {
         let mut entries = Vec::new();
         for channel in self.channels.iter().filter(|channel| channel.peer == id) {
             for run in channel.arrived.runs() {

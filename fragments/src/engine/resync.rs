@@ -12,7 +12,7 @@
 //! set roll back together, and their channels are as they were at the checkpoint.
 
 use super::queue::queued;
-use super::received_vector::{Name, ReceivedVector, name_of};
+use super::received_vector::{Entry, Name, ReceivedVector, name_of};
 use super::send::Outbound;
 use super::state::{Announced, Body, LinkState, PayloadSource, Progress};
 use super::{Engine, FrameError, Host, PeerId, SendOutcome};
@@ -43,6 +43,7 @@ impl<H: Host> Engine<H> {
         peer.taken = 0;
         peer.ahead = None;
         *peer.resync = ReceivedVector::default();
+        peer.acknowledged.forget_arriving();
         (peer.accepts_piggyback, peer.piggybacked) = (false, Recorded(0));
         let mut over = Vec::new();
         for (index, generation, send) in self.sends.iter_mut() {
@@ -132,15 +133,26 @@ impl<H: Host> Engine<H> {
 
     /// Send what was accepted from the peer, as the first frames of a channel.
     pub(super) fn send_received_vector(&mut self, host: &mut H, id: PeerId) {
+        let entries = self.received_entries(id);
+        self.send_vector(host, id, FrameType::Resync, &entries);
+    }
+
+    /// Send entries of a received vector, in frames of this kind.
+    pub(super) fn send_vector(
+        &mut self,
+        host: &mut H,
+        id: PeerId,
+        kind: FrameType,
+        entries: &[Entry],
+    ) {
         let mine = self.incarnation;
         let incarnation = self.peer(id).info.incarnation;
-        let entries = self.received_entries(id);
         let frames = entries.len().div_ceil(ENTRIES_MAX).max(1);
         for (number, part) in (1..=frames)
             .zip(entries.chunks(ENTRIES_MAX).map(<[_]>::to_vec).chain(core::iter::once(Vec::new())))
         {
             let body: Vec<u8> = part.into_iter().flatten().collect();
-            let mut header = Header::control(FrameType::Resync, mine, incarnation, 0, 0);
+            let mut header = Header::control(kind, mine, incarnation, 0, 0);
             header.length = (HEADER_BYTES + body.len()) as u32;
             header.flags = if number == frames { FLAG_LAST } else { 0 };
             self.enqueue(host, id, queued(&header.encode(), Body::Owned(body)), 0);

@@ -1,6 +1,7 @@
 //! What the engine remembers, as plain data: communicators, channels, peers, sends, receives and
 //! messages. Together with the payload log this is everything that a checkpoint must hold.
 
+use super::acknowledge::Acknowledged;
 use super::received_vector::ReceivedVector;
 use super::verify_sends::DigestHistory;
 use crate::counters::Traffic;
@@ -88,6 +89,7 @@ pub struct PeerState {
     pub ahead: Option<Box<ReceivedVector>>,
     /// The peer's received vector, while it arrives.
     pub resync: Box<ReceivedVector>,
+    pub(super) acknowledged: Box<Acknowledged>,
     /// Digests of its messages.
     pub digests: Option<Box<DigestHistory>>,
     /// It accepts piggybacked determinants on this channel.

@@ -100,7 +100,7 @@ fn garbage_is_refused_with_a_notice_and_disturbs_nobody() {
     let target = address(&mut driver, 1);
     driver.send(0, 1, 8);
     driver.settle(1);
-    let huge_length = [[0xFF; 4], [0xB1; 4]].concat().repeat(16);
+    let huge_length = [[0xFF; 4], [0xB2; 4]].concat().repeat(16);
     for garbage in [vec![0; 64], b"GET / HTTP/1.1\r\n\r\n".repeat(8), huge_length] {
         let mut connection = TcpStream::connect(target).unwrap();
         connection.write_all(&garbage).unwrap();

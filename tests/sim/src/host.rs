@@ -1,6 +1,6 @@
 //! The engine's host in the simulator: memory of the program, log, network.
 
-use crate::model::Message;
+use crate::model::{Message, Stream};
 use crate::network::Network;
 use crate::options::{Options, Planted};
 use crate::piggyback::PiggybackShare;
@@ -8,12 +8,13 @@ use crate::prng::Prng;
 use rustbtl_checkpoint::{LogLimits, PayloadLog, SegmentMemory, SegmentSource};
 use rustbtl_coordination::determinants::{DeterminantLog, ReplayDecisions};
 use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
+use rustbtl_fragments::engine::ReceivedVector;
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::send_gate::{Marks, Recorded};
 use rustbtl_fragments::wire::{FrameType, Header};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -93,6 +94,8 @@ pub struct SimHost {
     pub waited: Cell<u64>,
     /// Payloads that were placed directly.
     pub placed_directly: u64,
+    /// Messages that were dropped from the log since their receiver has acknowledged them.
+    pub acknowledged: BTreeSet<(Stream, u64)>,
     /// Channels that were given up, since a frame of an incarnation that is over piggybacked
     /// something.
     pub refused: u64,
@@ -132,6 +135,7 @@ impl SimHost {
             late: Vec::new(),
             waited: Cell::new(0),
             placed_directly: 0,
+            acknowledged: BTreeSet::new(),
             refused: 0,
             net,
             options,
@@ -290,6 +294,20 @@ impl Host for SimHost {
         assert!(!self.options.same_set(self.me, entry.to.0 as usize), "E5: internal message");
         let bytes = self.buffer(*buffer).to_vec();
         self.memory.log.append(entry, |into| into.copy_from_slice(&bytes))
+    }
+
+    fn log_acknowledged(&mut self, to: PeerId, received: &ReceivedVector) {
+        let (me, acknowledged) = (self.me, &mut self.acknowledged);
+        let set = SetId(self.options.sets[to.0 as usize]);
+        self.memory.log.trim(set, |entry| {
+            let dropped = entry.to == to && received.is_complete(entry);
+            if dropped {
+                let lane = entry.stream.lane;
+                let stream = (entry.stream.context.number(), me, to.0 as usize, lane);
+                acknowledged.insert((stream, entry.sequence.0));
+            }
+            dropped
+        });
     }
 
     fn log_next(&self, to: PeerId, after: Option<LogRecord>) -> Option<(LogRecord, LogEntry)> {

@@ -2,6 +2,7 @@
 
 use crate::prng::Prng;
 use rustbtl_coordination::quiescence::QuiesceMethod;
+use rustbtl_fragments::engine::AcknowledgeAfter;
 
 /// A bug that the simulator plants into its own half of the contract, to prove that the checkers
 /// would see the same bug in the engine.
@@ -47,6 +48,8 @@ pub enum Planted {
     HeldFramesLost,
     /// Frames of an earlier checkpoint are taken for those of this one.
     StaleCheckpointAccepted,
+    /// A set acknowledges messages after its first snapshot, too.
+    AcknowledgedAfterSnapshot,
     /// Senders trim when a checkpoint is frozen, before it is complete.
     TrimBeforeCommit,
     /// A snapshot of a global checkpoint is taken although a set that was rolled back is still
@@ -150,6 +153,8 @@ pub struct Options {
     pub failures: u32,
     /// Checkpoints taken before.
     pub checkpoints: u32,
+    /// Receivers acknowledge until the first snapshot of their set.
+    pub acknowledges: Option<AcknowledgeAfter>,
     /// Logs are trimmed when a checkpoint is complete.
     pub trim: bool,
     /// Frames of a failed incarnation may still arrive.
@@ -251,6 +256,7 @@ impl Options {
             },
             failures: if failures { prng.from_to(1, 6) as u32 } else { 0 },
             checkpoints: if tier == Tier::Failures { prng.from_to(0, 12) as u32 } else { 0 },
+            acknowledges: acknowledges(seed).filter(|_| coordinated),
             trim: prng.chance(60),
             ghosts: prng.chance(70),
             fault_rate: prng.pick(&[1, 2, 5, 20]),
@@ -296,4 +302,11 @@ impl Options {
     pub fn same_set(&self, a: usize, b: usize) -> bool {
         self.sets[a] == self.sets[b]
     }
+}
+
+fn acknowledges(seed: u64) -> Option<AcknowledgeAfter> {
+    let mut prng = Prng::new(seed).fork(11);
+    let after = |prng: &mut Prng| prng.pick(&[1, 3, 20, 1000]);
+    let policy = AcknowledgeAfter { bytes: after(&mut prng) * 100, messages: after(&mut prng) };
+    prng.chance(50).then_some(policy)
 }

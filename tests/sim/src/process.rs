@@ -445,6 +445,7 @@ impl Process {
         if !short && let Err(error) = self.engine.on_frame(&mut self.host, peer, frame) {
             panic!("{} refuses a frame from {from}: {error:?} {header:?}", self.me);
         }
+        self.engine.acknowledge(&mut self.host, peer);
         let dropped = self.engine.counters().stale_frames - stale;
         assert_eq!(dropped, u64::from(ghost), "older incarnations are dropped, others are not");
         self.settle(shared);

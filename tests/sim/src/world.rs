@@ -57,6 +57,8 @@ pub struct Report {
     pub counters: Vec<Counters>,
     /// Messages that were trimmed from logs.
     pub trimmed: usize,
+    /// Messages that were dropped from logs since they were acknowledged.
+    pub acknowledged: usize,
     /// Payloads that were placed directly.
     pub placed_directly: u64,
     /// What became of checkpoints.
@@ -73,11 +75,12 @@ impl World {
         let script = script(options);
         let comms: Vec<Vec<usize>> = script.comms.iter().map(|c| c.members.clone()).collect();
         let processes = (0..options.ranks())
-            .map(|me| Process {
-                me,
-                engine: Engine::new(PeerId(me as u32), SetId(options.sets[me]), Incarnation(0)),
-                host: SimHost::new(me, options, Rc::clone(&net), comms.clone()),
-                program: Program::default(),
+            .map(|me| {
+                let (peer, set) = (PeerId(me as u32), SetId(options.sets[me]));
+                let mut engine = Engine::new(peer, set, Incarnation(0));
+                engine.set_acknowledging(options.acknowledges);
+                let host = SimHost::new(me, options, Rc::clone(&net), comms.clone());
+                Process { me, engine, host, program: Program::default() }
             })
             .collect();
         let (book, agreed) = (Book::default(), BTreeSet::new());
@@ -130,6 +133,7 @@ impl World {
         let counters = self.processes.iter().map(|process| *process.engine.counters()).collect();
         let placed_directly =
             self.processes.iter().map(|process| process.host.placed_directly).sum();
+        let acknowledged = self.processes.iter().map(|p| p.host.acknowledged.len()).sum();
         let results = self.processes.into_iter().map(|process| process.program.results).collect();
         let checkpoints = self.checkpoints.report;
         Report {
@@ -138,6 +142,7 @@ impl World {
             faults,
             counters,
             trimmed,
+            acknowledged,
             placed_directly,
             checkpoints,
             determinants,
@@ -297,7 +302,8 @@ impl World {
             let outgoing = stream.1 == me && !options.same_set(me, stream.2);
             for sent in sent.iter().filter(|_| outgoing) {
                 let name = (*stream, sent.message.sequence);
-                let covered = self.faults.covered.contains(&name);
+                let covered = self.faults.covered.contains(&name)
+                    || process.host.acknowledged.contains(&name);
                 assert!(seen.contains(&name) || covered, "not in the log: {name:?}");
             }
         }

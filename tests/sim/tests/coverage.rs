@@ -37,9 +37,12 @@ fn seeds_meet_what_they_are_for() {
 fn seeds_of_checkpoints_meet_what_they_are_for() {
     let mut complete = [0; 2];
     let mut aborted_in = [0; 8];
-    let mut other = [0; 8];
+    let mut other = [0; 10];
     for seed in 1_000_000..1_001_000 {
-        let checkpoints = run(&Options::of(Tier::Checkpoints, seed)).checkpoints;
+        let report = run(&Options::of(Tier::Checkpoints, seed));
+        let checkpoints = report.checkpoints;
+        let acknowledged = report.acknowledged as u64;
+        let and_failed = if report.faults[1] > 0 { acknowledged } else { 0 };
         (0..2).for_each(|at| complete[at] += checkpoints.complete[at]);
         (0..8).for_each(|at| aborted_in[at] += checkpoints.aborted_in[at]);
         let [counted, counted_open] = checkpoints.counted;
@@ -52,6 +55,8 @@ fn seeds_of_checkpoints_meet_what_they_are_for() {
             checkpoints.open_sends,
             counted,
             counted_open,
+            acknowledged,
+            and_failed,
         ]) {
             *total += count;
         }
@@ -59,7 +64,8 @@ fn seeds_of_checkpoints_meet_what_they_are_for() {
     eprintln!(
         "complete set and global checkpoints: {complete:?}; aborts in {PHASES:?} and outside: \
          {aborted_in:?}; restarts, held frames, flushes, late entries, trimmed, open sends, \
-         snapshots after counts without and with a rendezvous: {other:?}"
+         snapshots after counts without and with a rendezvous, acknowledged messages, those of \
+         jobs in which something failed: {other:?}"
     );
     assert!(complete.iter().all(|&count| count > 300), "{complete:?}");
     assert!(aborted_in.iter().all(|&count| count > 2), "{aborted_in:?} {PHASES:?}");

@@ -53,7 +53,7 @@ proptest! {
     #[test]
     fn arbitrary_fields_are_survived(
         frames in prop::collection::vec(
-            (1u32..4, 1u8..8, 0u8..16, small(), small(), tag(), small64(), small64(),
+            (1u32..4, 1u8..12, 0u8..16, small(), small(), tag(), small64(), small64(),
              prop::collection::vec(any::<u8>(), 0..80)),
             0..20,
         )
@@ -66,7 +66,7 @@ proptest! {
             }
             for (from, kind, flags, context, source, tag, sequence, total, payload) in frames {
                 let mut frame = vec![0; 32];
-                frame[4..7].copy_from_slice(&[0xB1, kind, flags]);
+                frame[4..7].copy_from_slice(&[0xB2, kind, flags]);
                 frame[8..12].copy_from_slice(&context.to_le_bytes());
                 frame[12..16].copy_from_slice(&source.to_le_bytes());
                 frame[16..20].copy_from_slice(&tag.to_le_bytes());

@@ -28,6 +28,7 @@ fn planted_bugs_are_caught() {
         (Planted::MatchesNotHeld, Tier::Checkpoints, 2000),
         (Planted::HeldFramesLost, Tier::Checkpoints, 2000),
         (Planted::StaleCheckpointAccepted, Tier::Checkpoints, 2000),
+        (Planted::AcknowledgedAfterSnapshot, Tier::Checkpoints, 2000),
         (Planted::TrimBeforeCommit, Tier::Checkpoints, 2000),
         (Planted::RingsNotEmptied, Tier::Checkpoints, 2000),
         (Planted::ArrivedEarly, Tier::Checkpoints, 2000),

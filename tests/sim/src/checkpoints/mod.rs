@@ -323,7 +323,12 @@ impl World {
                     process.host.refuses_messages = false;
                     process.engine.release(&mut process.host, Side::Outgoing);
                 }
-                Output::Enter { .. } => process.engine.hold(Side::Internal),
+                Output::Enter { .. } => {
+                    if planted != Some(Planted::AcknowledgedAfterSnapshot) {
+                        process.engine.set_acknowledging(None);
+                    }
+                    process.engine.hold(Side::Internal);
+                }
                 Output::Send { to, frame } => self.send_frame(rank, to, frame),
                 Output::Arrive { checkpoint, phase, in_flight: open } => {
                     self.arrive(rank, (checkpoint, phase), open)

@@ -81,7 +81,15 @@ impl World {
                 self.coordinate(answer);
             }
         }
-        let kept: Vec<u64> = self.checkpoints.coordinator.checkpoints_of(SetId(set)).collect();
+        let mut kept: Vec<u64> = self.checkpoints.coordinator.checkpoints_of(SetId(set)).collect();
+        if self.shared.options.acknowledges.is_some() {
+            // What it has acknowledged since the beginning is in no log any more.
+            kept.retain(|&checkpoint| checkpoint > 0);
+        }
+        if kept.is_empty() {
+            self.restart_job();
+            return false;
+        }
         let mut checkpoint = self.prng.pick(&kept);
         if self.shared.options.determinants {
             // Older ones are of no use: determinants between them and the youngest may be lost.
