@@ -26,6 +26,8 @@ impl Sink for Count {
     }
 }
 
+use rustbtl_fragments::little_endian::{LittleEndian, take_bytes};
+
 /// Why bytes are not an image, or not one that can be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ImageError {
@@ -88,9 +90,7 @@ impl<'a> Reader<'a> {
 
     /// The next `count` bytes.
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], ImageError> {
-        let (taken, rest) = self.rest.split_at_checked(count).ok_or(ImageError::Short)?;
-        self.rest = rest;
-        Ok(taken)
+        take_bytes(&mut self.rest, count).ok_or(ImageError::Short)
     }
 
     /// A field.
@@ -115,7 +115,7 @@ macro_rules! integers {
             }
 
             fn take(reader: &mut Reader<'a>) -> Result<Self, ImageError> {
-                Ok(Self::from_le_bytes(<[u8; size_of::<Self>()]>::take(reader)?))
+                LittleEndian::take_from(&mut reader.rest).ok_or(ImageError::Short)
             }
         }
     )*};

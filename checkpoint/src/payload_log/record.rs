@@ -16,6 +16,7 @@
 
 use rustbtl_fragments::host::LogEntry;
 use rustbtl_fragments::ids::{CommRank, ContextId, LogRecord, MessageSeq, PeerId, SetId};
+use rustbtl_fragments::little_endian::LittleEndian;
 use rustbtl_fragments::wire::StreamKey;
 
 /// Bytes of metadata before an inline payload.
@@ -116,18 +117,6 @@ pub struct Head {
 }
 
 #[inline]
-fn u32_at(bytes: &[u8; HEAD_BYTES], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-#[inline]
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    let mut eight = [0; 8];
-    eight.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_le_bytes(eight)
-}
-
-#[inline]
 fn head_of(segment: &[u8], offset: usize) -> &[u8; HEAD_BYTES] {
     match segment[offset..].first_chunk() {
         Some(head) => head,
@@ -141,17 +130,16 @@ pub fn write(segment: &mut [u8], offset: usize, entry: &LogEntry, bulk: Option<B
     debug_assert_eq!(entry.stream, StreamKey::of(entry.stream.context, entry.tag), "lane and tag");
     let mut head = [0; HEAD_BYTES];
     let flags = if bulk.is_some() { LIVE | BULK } else { LIVE };
-    head[8..16].copy_from_slice(&entry.sequence.0.to_le_bytes());
-    head[16..24].copy_from_slice(&(entry.bytes | flags).to_le_bytes());
-    head[24..28].copy_from_slice(&entry.to.0.to_le_bytes());
-    head[28..32].copy_from_slice(&entry.stream.context.0.to_le_bytes());
-    head[32..36].copy_from_slice(&entry.tag.to_le_bytes());
-    head[36..40].copy_from_slice(&entry.source.0.to_le_bytes());
+    entry.sequence.0.write_at(&mut head, 8);
+    (entry.bytes | flags).write_at(&mut head, 16);
+    entry.to.0.write_at(&mut head, 24);
+    entry.stream.context.0.write_at(&mut head, 28);
+    entry.tag.write_at(&mut head, 32);
+    entry.source.0.write_at(&mut head, 36);
     segment[offset..offset + HEAD_BYTES].copy_from_slice(&head);
     if let Some(place) = bulk {
         let code = (place.slot as u64) << 32 | (place.offset / BULK_ALIGN) as u64;
-        let at = offset + HEAD_BYTES;
-        segment[at..at + 8].copy_from_slice(&code.to_le_bytes());
+        code.write_at(segment, offset + HEAD_BYTES);
     }
 }
 
@@ -159,9 +147,9 @@ pub fn write(segment: &mut [u8], offset: usize, entry: &LogEntry, bulk: Option<B
 #[inline]
 pub fn read(segment: &[u8], offset: usize) -> Head {
     let head = head_of(segment, offset);
-    let word = u64_at(head, 16);
+    let word = u64::read_at(head, 16);
     Head {
-        next: u64_at(head, 0),
+        next: u64::read_at(head, 0),
         bytes: (word & BYTES_MAX) as usize,
         live: word & LIVE != 0,
         bulk: word & BULK != 0,
@@ -172,29 +160,29 @@ pub fn read(segment: &[u8], offset: usize) -> Head {
 #[inline]
 pub fn read_entry(segment: &[u8], offset: usize, set: SetId) -> LogEntry {
     let head = head_of(segment, offset);
-    let tag = u32_at(head, 32) as i32;
+    let tag = u32::read_at(head, 32) as i32;
     LogEntry {
-        to: PeerId(u32_at(head, 24)),
+        to: PeerId(u32::read_at(head, 24)),
         set,
-        stream: StreamKey::of(ContextId(u32_at(head, 28)), tag),
-        sequence: MessageSeq(u64_at(head, 8)),
-        source: CommRank(u32_at(head, 36)),
+        stream: StreamKey::of(ContextId(u32::read_at(head, 28)), tag),
+        sequence: MessageSeq(u64::read_at(head, 8)),
+        source: CommRank(u32::read_at(head, 36)),
         tag,
-        bytes: u64_at(head, 16) & BYTES_MAX,
+        bytes: u64::read_at(head, 16) & BYTES_MAX,
     }
 }
 
 /// Read the place of a bulk payload.
 #[inline]
 pub fn read_place(segment: &[u8], offset: usize) -> BulkPlace {
-    let code = u64_at(segment, offset + HEAD_BYTES);
+    let code = u64::read_at(segment, offset + HEAD_BYTES);
     BulkPlace { slot: (code >> 32) as u32, offset: code as u32 as usize * BULK_ALIGN }
 }
 
 /// Make `next` the follower of a record.
 #[inline]
 pub fn link(segment: &mut [u8], offset: usize, next: u64) {
-    segment[offset..offset + 8].copy_from_slice(&next.to_le_bytes());
+    next.write_at(segment, offset);
 }
 
 /// Marks a record as dropped.

@@ -8,6 +8,7 @@ use crate::os;
 use crate::os::SharedNumbers;
 use core::sync::atomic::{Ordering, compiler_fence};
 use rustbtl_fragments::ids::PeerId;
+use rustbtl_fragments::little_endian::{LittleEndian, take_bytes};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Write};
@@ -90,9 +91,9 @@ impl OutputMark {
     fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         for StreamMark { written, waiting, before } in &self.0 {
-            out.extend(written.to_le_bytes());
+            written.append(&mut out);
             for bytes in [waiting, before] {
-                out.extend((bytes.len() as u64).to_le_bytes());
+                (bytes.len() as u64).append(&mut out);
                 out.extend(bytes);
             }
         }
@@ -106,12 +107,10 @@ impl OutputMark {
         let mut rest = body.strip_prefix(MAGIC).filter(|_| Sha256::digest(body)[..] == *sum)?;
         let mut mark = Self::default();
         for stream in &mut mark.0 {
-            stream.written = number(&mut rest)?;
+            stream.written = u64::take_from(&mut rest)?;
             for bytes in [&mut stream.waiting, &mut stream.before] {
-                let length = usize::try_from(number(&mut rest)?).ok()?;
-                let these;
-                (these, rest) = rest.split_at_checked(length)?;
-                *bytes = these.to_vec();
+                let length = usize::try_from(u64::take_from(&mut rest)?).ok()?;
+                *bytes = take_bytes(&mut rest, length)?.to_vec();
             }
         }
         let sane = |of: &StreamMark| (of.waiting.len() + of.before.len()) as u64 <= of.written;
@@ -152,12 +151,6 @@ pub fn rewind(checkpoint: &Path, rank: PeerId) -> io::Result<()> {
         ledger.set(stream, at.forwarded());
     }
     Ok(())
-}
-
-fn number(rest: &mut &[u8]) -> Option<u64> {
-    let (bytes, more) = rest.split_first_chunk()?;
-    *rest = more;
-    Some(u64::from_le_bytes(*bytes))
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use crate::coordinator::job::tables::persisted::PersistedState;
 use crate::os;
 use rustbtl_coordination::determinants::DeterminantBatch;
 use rustbtl_fragments::ids::SetId;
+use rustbtl_fragments::little_endian::{LittleEndian, take_bytes};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -116,18 +117,17 @@ impl FailoverStore {
 /// In one piece: the length is never there alone.
 fn framed(batch: &[u8]) -> io::Result<Vec<u8>> {
     let length = u32::try_from(batch.len()).map_err(io::Error::other)?;
-    Ok([&length.to_le_bytes(), batch].concat())
+    let mut framed = Vec::with_capacity(4 + batch.len());
+    length.append(&mut framed);
+    framed.extend_from_slice(batch);
+    Ok(framed)
 }
 
 /// The last one may be cut off: then it was not reported stable to anybody.
 fn batches(mut bytes: &[u8], set: SetId) -> Result<Vec<DeterminantBatch>, String> {
     let mut all: Vec<DeterminantBatch> = Vec::new();
-    while let Some((length, rest)) = bytes.split_first_chunk() {
-        let Some((batch, rest)) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)
-        else {
-            break;
-        };
-        bytes = rest;
+    while let Some(length) = u32::take_from(&mut bytes) {
+        let Some(batch) = take_bytes(&mut bytes, length as usize) else { break };
         let batch = DeterminantBatch::decode(batch).map_err(|error| error.to_string())?;
         let follows = all
             .last()
