@@ -55,7 +55,7 @@ static orte_rml_buffer_callback_fn_t replace(orte_rml_buffer_callback_fn_t by)
     orte_rml_buffer_callback_fn_t before = NULL;
     orte_rml_posted_recv_t *posted;
     OPAL_LIST_FOREACH(posted, &orte_rml_base.posted_recvs, orte_rml_posted_recv_t) {
-        if (ORTE_RML_TAG_IOF_HNP == posted->tag && posted->buffer_data) {
+        if (ORTE_RML_TAG_IOF_HNP == posted->tag && CORRELATED_TAKES_BUFFER(posted)) {
             before = posted->CORRELATED_CALLBACK;
             posted->CORRELATED_CALLBACK = by;
         }

@@ -34,6 +34,7 @@
 
 /* Of a receive that was posted. */
 #define CORRELATED_CALLBACK cbfunc.buffer
+#define CORRELATED_TAKES_BUFFER(posted) ((posted)->buffer_data)
 
 #define CORRELATED_SESSION_DIR orte_process_info.jobfam_session_dir
 

@@ -146,6 +146,8 @@ void prrte_correlated_values_of(const prte_job_t *job);
 
 /* Of a receive that was posted. */
 #define CORRELATED_CALLBACK cbfunc
+/* PRRTE has that field, too, and sets it nowhere: all of its receives take a buffer. */
+#define CORRELATED_TAKES_BUFFER(posted) true
 
 static inline bool correlated_are_daemons(const prte_job_t *job)
 {
