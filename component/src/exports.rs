@@ -35,7 +35,7 @@ fn with_started<T>(call: impl FnOnce(&mut Started) -> T) -> Option<T> {
 pub unsafe extern "C" fn rustbtl_start(
     glue: *const Glue,
     config: *const Config,
-    job: *const Job,
+    job: *const JobInfo,
 ) -> i32 {
     // SAFETY: null or valid for the call.
     let Some(glue) = (unsafe { glue.as_ref() }) else { return FAILED };

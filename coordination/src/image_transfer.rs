@@ -108,7 +108,7 @@ impl fmt::Display for TransferError {
 impl core::error::Error for TransferError {}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum TransferState {
     New,
     Between,
     In { left: u64 },
@@ -118,13 +118,13 @@ enum State {
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct TransferReceiver {
-    state: State,
+    state: TransferState,
     parts: BTreeSet<ImagePart>,
 }
 
 impl Default for TransferReceiver {
     fn default() -> Self {
-        Self { state: State::New, parts: BTreeSet::new() }
+        Self { state: TransferState::New, parts: BTreeSet::new() }
     }
 }
 
@@ -136,38 +136,38 @@ impl TransferReceiver {
     pub fn handle(&mut self, message: ToReplicaServer) -> Result<TransferStep, TransferError> {
         let done = self.step(message);
         if done.is_err() {
-            self.state = State::Over;
+            self.state = TransferState::Over;
         }
         done
     }
 
     fn step(&mut self, message: ToReplicaServer) -> Result<TransferStep, TransferError> {
         match (self.state, message) {
-            (State::New, ToReplicaServer::Begin { rank, checkpoint }) => {
-                self.state = State::Between;
+            (TransferState::New, ToReplicaServer::Begin { rank, checkpoint }) => {
+                self.state = TransferState::Between;
                 Ok(TransferStep::Begin { rank, checkpoint })
             }
-            (State::Between, ToReplicaServer::File { part: number, bytes }) => {
+            (TransferState::Between, ToReplicaServer::File { part: number, bytes }) => {
                 let part = ImagePart::of(number).ok_or(TransferError::Part(number))?;
                 if !self.parts.insert(part) {
                     return Err(TransferError::Part(number));
                 }
-                self.state = State::In { left: bytes };
+                self.state = TransferState::In { left: bytes };
                 Ok(TransferStep::Open { part, bytes })
             }
-            (State::In { left }, ToReplicaServer::Piece { bytes }) => {
+            (TransferState::In { left }, ToReplicaServer::Piece { bytes }) => {
                 let fits = !bytes.is_empty() && bytes.len() <= PIECE_BYTES_MAX;
                 let left = left.checked_sub(bytes.len() as u64).filter(|_| fits);
-                self.state = State::In { left: left.ok_or(TransferError::Bytes)? };
+                self.state = TransferState::In { left: left.ok_or(TransferError::Bytes)? };
                 Ok(TransferStep::Write(bytes))
             }
-            (State::In { left }, ToReplicaServer::Digest { sha256 }) => {
+            (TransferState::In { left }, ToReplicaServer::Digest { sha256 }) => {
                 let digest = sha256.try_into().ok().filter(|_| left == 0);
-                self.state = State::Between;
+                self.state = TransferState::Between;
                 digest.map(TransferStep::Close).ok_or(TransferError::Bytes)
             }
-            (State::Between, ToReplicaServer::Commit {}) => {
-                self.state = State::Over;
+            (TransferState::Between, ToReplicaServer::Commit {}) => {
+                self.state = TransferState::Over;
                 let whole = self.parts.contains(&ImagePart::Image);
                 if whole { Ok(TransferStep::Commit) } else { Err(TransferError::Incomplete) }
             }

@@ -36,10 +36,10 @@ pub fn socket(directory: &Path, job: &str) -> PathBuf {
 }
 
 /// A running job: its name, and the connection to its coordinator.
-pub type Found = (String, UnixStream);
+pub type RunningJob = (String, UnixStream);
 
 /// All running jobs of this user. Sockets of jobs that were killed are removed.
-pub fn running() -> Vec<Found> {
+pub fn running() -> Vec<RunningJob> {
     let mut all = Vec::new();
     for directory in candidates() {
         // Nobody else can have put anything into it.
@@ -65,12 +65,12 @@ pub fn running() -> Vec<Found> {
 }
 
 /// The job with this name or a name that begins with it; without a name, the only one there is.
-pub fn find(name: Option<&str>) -> Result<Found, String> {
+pub fn find(name: Option<&str>) -> Result<RunningJob, String> {
     let all = running();
     let names: Vec<String> = all.iter().map(|(job, _)| job.clone()).collect();
     let wanted = name.unwrap_or_default();
     let exact = all.iter().position(|(job, _)| job == wanted);
-    let mut fitting: Vec<Found> =
+    let mut fitting: Vec<RunningJob> =
         all.into_iter().filter(|(job, _)| job.starts_with(wanted)).collect();
     if let Some(at) = exact {
         let job = &names[at];

@@ -197,7 +197,7 @@ impl StoredCheckpoint {
 
 /// What there is.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Found {
+pub struct StoredCheckpoints {
     /// In order of time.
     pub checkpoints: Vec<StoredCheckpoint>,
     /// Folders of checkpoints that were never completed: the job ended while they were taken.
@@ -207,8 +207,8 @@ pub struct Found {
 }
 
 /// What is in a directory of checkpoints, or of one job, or of one checkpoint.
-pub fn list(directory: &Path) -> Result<Found, String> {
-    let mut found = Found::default();
+pub fn list(directory: &Path) -> Result<StoredCheckpoints, String> {
+    let mut found = StoredCheckpoints::default();
     let mut add = |folder: &Path| match StoredCheckpoint::read(folder) {
         Ok(checkpoint) => found.checkpoints.push(checkpoint),
         Err(_) if !folder.join(MANIFEST).exists() => found.unfinished.push(folder.to_owned()),
@@ -235,7 +235,7 @@ pub fn list(directory: &Path) -> Result<Found, String> {
 
 /// The newest checkpoint from which a whole job can be restarted.
 pub fn newest_global(directory: &Path) -> Result<StoredCheckpoint, String> {
-    let Found { checkpoints, unfinished, mut problems } = list(directory)?;
+    let StoredCheckpoints { checkpoints, unfinished, mut problems } = list(directory)?;
     problems.extend(unfinished.iter().map(|folder| format!("{}: unfinished", folder.display())));
     for checkpoint in
         checkpoints.into_iter().rev().filter(|checkpoint| checkpoint.manifest.kind == Kind::Global)

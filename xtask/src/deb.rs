@@ -16,14 +16,14 @@ const NAME: &str = "openmpi-rustbtl";
 
 /// The command line of `cargo xtask deb`.
 #[derive(Args)]
-pub struct Options {
+pub struct DebOptions {
     /// Where the package goes
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
 }
 
 /// Builds it and says where it is.
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &DebOptions) -> Result<()> {
     let folder = options.output.clone().unwrap_or_else(paths::out);
     println!("{}", package(&folder)?.display());
     Ok(())

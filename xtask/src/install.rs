@@ -13,7 +13,7 @@ use crate::{paths, run};
 
 /// The command line of `cargo xtask install`.
 #[derive(Args)]
-pub struct Options {
+pub struct InstallOptions {
     /// Into ~/.openmpi/components, which Open MPI searches by itself (default)
     #[arg(long, conflicts_with = "prefix")]
     user: bool,
@@ -23,7 +23,7 @@ pub struct Options {
 }
 
 /// Copies the components and lets ompi_info prove that they are found.
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &InstallOptions) -> Result<()> {
     build::ensure_optimised()?;
     // Before anything is copied: a component that breaks Open MPI must not get where it is loaded.
     prove(&paths::mca(), false)?;

@@ -37,25 +37,25 @@ enum Task {
     /// Install the Debian packages that are needed (as root), or say which
     Setup,
     /// Build the components into target/mca
-    Build(build::Options),
+    Build(build::BuildOptions),
     /// Put the components where Open MPI finds them
-    Install(install::Options),
+    Install(install::InstallOptions),
     /// Run a program with real mpirun on emulated nodes
-    Cluster(Box<cluster::Options>),
+    Cluster(Box<cluster::ClusterOptions>),
     /// Kill a node under a running job and show how it goes on; or what is logged of HPCC
-    Demo(demo::Options),
+    Demo(demo::DemoOptions),
     /// Run every test, from style to real programs
-    Test(test::Options),
+    Test(test::TestOptions),
     /// Checkpoint, kill and restart random jobs at random moments
-    Campaign(campaign::Options),
+    Campaign(campaign::CampaignOptions),
     /// Measure speed side by side with stock Open MPI
-    Bench(bench::Options),
+    Bench(bench::BenchOptions),
     /// A Debian package that puts the components into the installed Open MPI
-    Deb(deb::Options),
+    Deb(deb::DebOptions),
     /// rustbtl inside an Open MPI source tree (--with-rustbtl)
-    OmpiTree(tree::Options),
+    OmpiTree(tree::TreeOptions),
     /// The parameter reference (docs/parameters.md), from the component itself
-    Parameters(build::parameters::Options),
+    Parameters(build::parameters::ParametersOptions),
     /// Remove what was built and what killed jobs have left
     Clean,
 }

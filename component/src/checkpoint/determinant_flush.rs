@@ -2,7 +2,7 @@
 //! frames go when that is stable, and hands a restored process what it has to replay.
 
 use crate::checkpoint::state::{Checkpoint, DeterminantFlush};
-use crate::determinants::coordinator_link::{COORDINATOR_LINK, PACE_MS, Sent};
+use crate::determinants::coordinator_link::{BatchSend, COORDINATOR_LINK, PACE_MS};
 use crate::determinants::outbox;
 use crate::determinants::outbox::DeterminantBatch;
 use crate::determinants::piggyback;
@@ -123,7 +123,7 @@ impl Checkpoint {
         let recorded = piggyback::recorded();
         let before = core::mem::replace(&mut self.flush_state.recorded, recorded);
         self.flush_state.recording = recorded != before;
-        let is_long = COORDINATOR_LINK.send(set_order::is_held()) == Sent::NotOpen;
+        let is_long = COORDINATOR_LINK.send(set_order::is_held()) == BatchSend::NotOpen;
         if is_long
             && self.flush_all_batches()
             && let Some((addresses, secret)) = self.flush_state.coordinator.take()
@@ -226,7 +226,7 @@ impl Checkpoint {
         let recorded = piggyback::fence(set, before);
         self.fenced(set, before, recorded);
         // The coordinator waits for it.
-        if COORDINATOR_LINK.send(true) == Sent::NotOpen {
+        if COORDINATOR_LINK.send(true) == BatchSend::NotOpen {
             self.flush_all_batches();
         }
     }

@@ -69,7 +69,7 @@ struct Unstable {
 
 /// Outcome of [`CoordinatorLink::send`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sent {
+pub enum BatchSend {
     /// It was sent, or somebody will see to it.
     Sent,
     /// It will be, if somebody asks again when its time has come.
@@ -181,20 +181,20 @@ impl CoordinatorLink {
     }
 
     /// Send what is recorded, at once (`now`) or when it is time.
-    pub fn send(&self, now: bool) -> Sent {
+    pub fn send(&self, now: bool) -> BatchSend {
         if self.fd.load(Ordering::Relaxed) < 0 {
-            return Sent::NotOpen;
+            return BatchSend::NotOpen;
         }
         let mut unstable = self.lock();
         if unstable.stream.is_none() {
-            return Sent::NotOpen;
+            return BatchSend::NotOpen;
         }
         if !now && !unstable.is_time() {
             self.has_unsent.store(true, Ordering::Relaxed);
             // Who takes in the answer sees to it.
-            return if unstable.batches.is_empty() { Sent::Later } else { Sent::Sent };
+            return if unstable.batches.is_empty() { BatchSend::Later } else { BatchSend::Sent };
         }
-        if self.flush(&mut unstable, now) { Sent::Sent } else { Sent::NotOpen }
+        if self.flush(&mut unstable, now) { BatchSend::Sent } else { BatchSend::NotOpen }
     }
 
     /// It was sent by way of the guardian.
@@ -445,21 +445,21 @@ mod tests {
         });
         let link = &CoordinatorLink::new();
         link.begin(PeerId(5), Incarnation(2), true);
-        assert!(link.send(true) == Sent::NotOpen && link.descriptor().is_none());
+        assert!(link.send(true) == BatchSend::NotOpen && link.descriptor().is_none());
         link.open(&format!("nonsense {address}"), &[8; 32]);
         assert!(link.descriptor().is_none(), "the coordinator does not prove itself");
         link.open(&address.to_string(), &SECRET);
         assert!(link.descriptor().is_some_and(|fd| fd >= FD_MIN));
 
         record(0);
-        assert!(link.send(false) == Sent::Sent && link.awaits_answer());
+        assert!(link.send(false) == BatchSend::Sent && link.awaits_answer());
         record(1);
-        assert_eq!(link.send(false), Sent::Sent);
+        assert_eq!(link.send(false), BatchSend::Sent);
         until(link, || !link.unstable().is_empty() && link.unstable()[0].last_at() == 1);
         until(link, || !link.awaits_answer());
         record(2);
         assert!(
-            link.send(false) == Sent::Sent && !link.set_stable(Incarnation(1), 99),
+            link.send(false) == BatchSend::Sent && !link.set_stable(Incarnation(1), 99),
             "of another incarnation"
         );
         assert_eq!(link.unstable().len(), 1);
@@ -468,7 +468,7 @@ mod tests {
         until(link, || link.descriptor().is_none());
         assert!(link.has_broken() && !link.has_broken());
         record(3);
-        assert_eq!(link.send(true), Sent::NotOpen);
+        assert_eq!(link.send(true), BatchSend::NotOpen);
         link.sent_by_guardian(take_batch().unwrap());
         assert_eq!(link.unstable().last().map(DeterminantBatch::last_at), Some(3));
         link.end();
@@ -487,17 +487,17 @@ mod tests {
         link.begin(PeerId(5), Incarnation(2), false);
         link.open(&address.to_string(), &SECRET);
         record(0);
-        assert_eq!(link.send(false), Sent::Sent, "the first");
+        assert_eq!(link.send(false), BatchSend::Sent, "the first");
         until(link, || !link.awaits_answer());
         link.lock().sent_ns = u64::MAX;
         record(1);
-        assert_eq!(link.send(false), Sent::Later);
+        assert_eq!(link.send(false), BatchSend::Later);
         link.poll();
         assert!(link.has_unsent() && !link.awaits_answer());
         assert!(link.set_polled(true) && link.is_polled());
         assert!(!link.set_polled(false) && !link.is_polled(), "it has to come");
         counts.wanted.store(2, Ordering::Relaxed);
-        assert_eq!(link.send(false), Sent::Sent, "a frame waits");
+        assert_eq!(link.send(false), BatchSend::Sent, "a frame waits");
         until(link, || !link.awaits_answer());
         assert!(link.set_polled(false) && !link.has_unsent());
         assert_eq!(there.join().unwrap(), [0, 1]);

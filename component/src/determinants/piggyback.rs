@@ -8,7 +8,7 @@
 //!   before lies before the place that the fence gives. One lock orders the two.
 
 use crate::determinants::set_order::{BASE, COUNTS, rustbtl_recording};
-use crate::transports::set_memory::{Counts, Entry, Found, SLOTS, Slots};
+use crate::transports::set_memory::{Counts, Entry, SLOTS, SlotRead, Slots};
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::determinants::{Piggybacked, piggyback};
 use rustbtl_fragments::ids::{Incarnation, SetId};
@@ -29,9 +29,9 @@ pub(crate) fn fences() -> MutexGuard<'static, BTreeMap<SetId, Incarnation>> {
 /// What other sets have piggybacked to here: everything before this place, in this incarnation of
 /// theirs, is stable or was kept by this process.
 #[derive(Debug, Default)]
-pub(crate) struct Known(BTreeMap<SetId, (Incarnation, u64)>);
+pub(crate) struct AcceptedPlaces(BTreeMap<SetId, (Incarnation, u64)>);
 
-impl Known {
+impl AcceptedPlaces {
     /// Nothing was kept.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
@@ -51,14 +51,14 @@ impl Known {
 }
 
 /// The order of the own set, where its ranks count together.
-pub(crate) struct Order<'a> {
+pub(crate) struct PiggybackOrder<'a> {
     pub(crate) counts: &'a Counts,
     pub(crate) slots: &'a Slots,
     /// Place of the first of this incarnation.
     pub(crate) base: u64,
 }
 
-impl Order<'_> {
+impl PiggybackOrder<'_> {
     /// Take a place.
     pub(crate) fn next(&self) -> u64 {
         self.base + self.counts.recorded.fetch_add(1, Ordering::AcqRel)
@@ -91,14 +91,14 @@ impl Order<'_> {
         piggyback::begin(out, own.0, own.1, first);
         let had = (first..places.end).all(|place| {
             let had = match self.slots.read(place, out) {
-                Some(Found::Own) => true,
-                Some(Found::Carried(set)) if Some(set) == theirs => {
+                Some(SlotRead::Own) => true,
+                Some(SlotRead::Carried(set)) if Some(set) == theirs => {
                     // They have it.
                     out.push(piggyback::BLANK);
                     true
                 }
                 // What somebody else gave is not handed on: one hop.
-                Some(Found::Carried(_)) | None => false,
+                Some(SlotRead::Carried(_)) | None => false,
             };
             had && out.len() <= CARRIED_BYTES_MAX
         });
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn what_is_known_is_no_news_and_another_incarnation_is() {
-        let mut known = Known::default();
+        let mut known = AcceptedPlaces::default();
         assert!(known.is_news(&piggybacked(0, 5, 3)));
         assert!(!known.is_news(&piggybacked(0, 5, 3)) && !known.is_news(&piggybacked(0, 6, 1)));
         assert!(known.is_news(&piggybacked(0, 6, 3)) && !known.is_news(&piggybacked(0, 5, 4)));
@@ -161,7 +161,7 @@ mod tests {
     fn a_frame_piggybacks_what_is_not_stable_and_only_if_all_of_it_can_be_had() {
         use rustbtl_coordination::determinants::{Determinant, NondetCall, Numbered, Outcome};
         let (counts, slots) = (Counts::default(), Slots::default());
-        let order = Order { counts: &counts, slots: &slots, base: 100 };
+        let order = PiggybackOrder { counts: &counts, slots: &slots, base: 100 };
         let determinant =
             Determinant::Outcome { call: NondetCall::CLOCK, outcome: Outcome::Time(5) };
         let numbered = Numbered { number: 9, determinant };
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn a_frame_does_not_piggyback_too_much() {
         let (counts, slots) = (Counts::default(), Slots::default());
-        let order = Order { counts: &counts, slots: &slots, base: 0 };
+        let order = PiggybackOrder { counts: &counts, slots: &slots, base: 0 };
         for _ in 0..CARRIED_BYTES_MAX / 100 + 1 {
             order.write(order.next(), Entry::Own(&[0; 100]));
         }

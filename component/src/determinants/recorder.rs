@@ -1,10 +1,10 @@
 //! What this process records: the machine of decisions, where its set counts, and what wakes the
 //! checkpoint thread.
 
-use crate::determinants::coordinator_link::{COORDINATOR_LINK, Sent};
+use crate::determinants::coordinator_link::{BatchSend, COORDINATOR_LINK};
 use crate::determinants::journal::Journal;
 use crate::determinants::outbox::outbox;
-use crate::determinants::piggyback::{Known, Order};
+use crate::determinants::piggyback::{AcceptedPlaces, PiggybackOrder};
 use crate::determinants::set_order::{
     COUNTS, DEFERRED, HELD, PATIENT, SLOW_PATH, is_held, rustbtl_recording,
 };
@@ -42,9 +42,9 @@ pub fn program_polls() -> u32 {
 /// Something was put into the empty outbox.
 pub(crate) fn flush_soon() {
     match COORDINATOR_LINK.send(false) {
-        Sent::Sent => {}
-        Sent::Later if COORDINATOR_LINK.is_polled() => {}
-        Sent::Later | Sent::NotOpen => checkpoint_signals::wake(),
+        BatchSend::Sent => {}
+        BatchSend::Later if COORDINATOR_LINK.is_polled() => {}
+        BatchSend::Later | BatchSend::NotOpen => checkpoint_signals::wake(),
     }
 }
 
@@ -62,7 +62,7 @@ pub(crate) enum Place {
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub struct Record {
+pub struct RecorderState {
     pub(crate) on: bool,
     pub(crate) decisions: ReplayDecisions,
     pub(crate) place: Place,
@@ -71,7 +71,7 @@ pub struct Record {
     pub(crate) journal: Option<Journal>,
     /// Determinants go with messages, if the receiver keeps them.
     pub carries: bool,
-    pub(crate) known: Known,
+    pub(crate) known: AcceptedPlaces,
     /// Room for an entry.
     pub(crate) entry: Vec<u8>,
 }
@@ -98,12 +98,12 @@ pub(crate) fn order<'a>(
     place: &'a Place,
     base: u64,
     node: &'a impl SetMemory,
-) -> Option<Order<'a>> {
+) -> Option<PiggybackOrder<'a>> {
     let (counts, slots) = (counts(place, node)?, slots(place, node)?);
-    Some(Order { counts, slots, base })
+    Some(PiggybackOrder { counts, slots, base })
 }
 
-impl Record {
+impl RecorderState {
     /// Is anything recorded?
     #[inline]
     pub fn is_on(&self) -> bool {

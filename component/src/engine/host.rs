@@ -1,7 +1,7 @@
 //! The engine's surroundings: transports, the program's memory, the payload log, completions.
 
 use crate::determinants::program_clock::ProgramClock;
-use crate::determinants::recorder::Record;
+use crate::determinants::recorder::RecorderState;
 use crate::engine::burst::Burst;
 use crate::engine::transmit::transmit;
 use crate::engine::transport_set::{Route, TransportSet};
@@ -86,7 +86,7 @@ pub struct EngineHost {
     /// Which communicator of those that were given the same context id.
     instances: Instances,
     /// Outcomes of nondeterministic calls.
-    pub record: Record,
+    pub record: RecorderState,
     /// What the program has read of the time.
     pub wtime: ProgramClock,
     reported_log_full: bool,
@@ -122,7 +122,7 @@ impl EngineHost {
             incarnation: Incarnation(0),
             endpoints: BTreeMap::new(),
             instances: Instances::default(),
-            record: Record::default(),
+            record: RecorderState::default(),
             wtime: ProgramClock::default(),
             reported_log_full: false,
             scratch: Vec::new(),

@@ -3,7 +3,7 @@
 
 use crate::determinants::outbox::{DeterminantBatch, outbox};
 use crate::determinants::piggyback::fences;
-use crate::determinants::recorder::{Record, flush_soon, order};
+use crate::determinants::recorder::{RecorderState, flush_soon, order};
 use crate::engine::driver_state::Driver;
 use crate::engine::host::EngineHost;
 use crate::transports::set_memory::Entry;
@@ -22,7 +22,7 @@ impl EngineHost {
         made: Recorded,
         out: &mut Vec<u8>,
     ) -> bool {
-        let Record { on, carries, place, base, .. } = &self.record;
+        let RecorderState { on, carries, place, base, .. } = &self.record;
         if !on || !carries || !self.route(to).is_network() {
             return false;
         }
@@ -42,7 +42,7 @@ impl EngineHost {
         if fences.get(&piggybacked.set).is_some_and(|&before| piggybacked.incarnation < before) {
             return PiggybackOutcome::Refused;
         }
-        let Record { on, place, base, known, .. } = &mut self.record;
+        let RecorderState { on, place, base, known, .. } = &mut self.record;
         // Switched off: nothing is kept any more, by anybody.
         let Some(order) = order(place, *base, &self.transports).filter(|_| *on) else {
             return PiggybackOutcome::Accepted;
@@ -69,7 +69,7 @@ impl Driver {
     /// What others piggyback to here is kept from now on, if it is wanted and can be: recording is
     /// on, and the set has memory to count in. Tells them.
     pub fn accept_piggyback(&mut self) {
-        let Record { on, carries, place, base, .. } = &self.host.record;
+        let RecorderState { on, carries, place, base, .. } = &self.host.record;
         if *on && *carries && order(place, *base, &self.host.transports).is_some() {
             self.engine.accept_piggyback(&mut self.host);
         } else {

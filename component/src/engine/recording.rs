@@ -9,10 +9,10 @@
 //! long. The eventfd of the checkpoint thread is rung when the outbox stops being empty, and when a
 //! frame has to wait for the first time.
 
-use crate::determinants::coordinator_link::{COORDINATOR_LINK, Sent};
+use crate::determinants::coordinator_link::{BatchSend, COORDINATOR_LINK};
 use crate::determinants::journal::Journal;
 use crate::determinants::outbox::{outbox, put};
-use crate::determinants::recorder::{Place, Record, counts, flush_soon, order};
+use crate::determinants::recorder::{Place, RecorderState, counts, flush_soon, order};
 use crate::determinants::set_order::{
     BASE, COUNTS, DEFERRED, HELD, PATIENT, PATIENT_WAITS, REPLAY, RUN, SLOW_PATH, of_program,
     rustbtl_epoch, rustbtl_recording,
@@ -99,7 +99,7 @@ impl EngineHost {
             counts.wanted.fetch_max(recorded, Ordering::Relaxed);
         }
         PATIENT.store(PATIENT_WAITS, Ordering::Relaxed);
-        if COORDINATOR_LINK.send(true) == Sent::NotOpen && first {
+        if COORDINATOR_LINK.send(true) == BatchSend::NotOpen && first {
             checkpoint_signals::wake();
         }
     }
@@ -124,7 +124,8 @@ impl EngineHost {
     /// Count what was recorded and put it into the outbox, before anything that depends on it.
     fn flush_recorded(&mut self) {
         let own = PeerId(self.peers.rank());
-        let Record { decisions, place, base, journal, carries, entry, .. } = &mut self.record;
+        let RecorderState { decisions, place, base, journal, carries, entry, .. } =
+            &mut self.record;
         let Some(order) = order(place, *base, &self.transports) else { return };
         let Some(first) = decisions.take_recorded() else { return };
         let mut outbox = outbox();

@@ -1,6 +1,6 @@
 //! Parameters and the job as C hands them over, in Rust's types.
 
-use crate::ffi::table::{Config, Job};
+use crate::ffi::table::{Config, JobInfo};
 use core::ffi::{CStr, c_char};
 use rustbtl_fragments::ids::PeerId;
 use std::path::PathBuf;
@@ -61,7 +61,7 @@ pub(crate) struct JobPlace {
 impl JobPlace {
     /// # Safety
     /// `job` is as glue.h says.
-    pub(crate) unsafe fn read(job: &Job) -> Self {
+    pub(crate) unsafe fn read(job: &JobInfo) -> Self {
         let count = job.local_size as usize;
         // SAFETY: glue.h: `local_size` ranks and as many places.
         let ranks = unsafe { core::slice::from_raw_parts(job.local_ranks, count) };

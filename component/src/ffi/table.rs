@@ -135,7 +135,7 @@ const_assert_eq!(offset_of!(Config, shm), 140);
 /// Where this process is.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Job {
+pub struct JobInfo {
     /// Name of the node.
     pub node: *const c_char,
     /// Session directory of the process, or null.
@@ -160,8 +160,8 @@ pub struct Job {
     pub reserved: [u8; 2],
 }
 
-const_assert_eq!(size_of::<Job>(), 56);
-const_assert_eq!(offset_of!(Job, threads), 52);
+const_assert_eq!(size_of::<JobInfo>(), 56);
+const_assert_eq!(offset_of!(JobInfo, threads), 52);
 
 /// A function of MPI that is interposed: `rustbtl_interposed_t`.
 #[repr(C)]

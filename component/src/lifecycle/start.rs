@@ -8,7 +8,7 @@ use crate::engine::shared;
 use crate::engine::transport_set::TransportSet;
 use crate::engine::wait_policy::WaitPolicy;
 use crate::ffi::config::{JobPlace, TextParameters};
-use crate::ffi::table::{Config, Glue, Job};
+use crate::ffi::table::{Config, Glue, JobInfo};
 use crate::ffi::verbose;
 use crate::lifecycle::report;
 use crate::payload_log::memory::LogMemory;
@@ -130,7 +130,7 @@ fn abort_on_panic(rank: u32) {
 ///
 /// # Safety
 /// `config` and `job` are as glue.h says.
-pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
+pub unsafe fn start(glue: Glue, config: &Config, job: &JobInfo) -> Started {
     let peers = Peers::new(job.me, job.size);
     let (me, rank) = (peers.me(), PeerId(job.me.rank));
     abort_on_panic(rank.0);

@@ -64,13 +64,13 @@ impl fmt::Display for Divergence {
 
 /// A run of calls that found nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Run {
+struct NothingRun {
     first: NondetCall,
     count: u64,
     hash: u64,
 }
 
-impl Run {
+impl NothingRun {
     fn more(run: Option<Self>, call: NondetCall) -> Self {
         let word = mix(call.arguments, call.kind as u64);
         match run {
@@ -86,7 +86,7 @@ pub struct ReplayDecisions {
     /// Number of the next determinant.
     clock: u64,
     /// The run that is going on.
-    run: Option<Run>,
+    run: Option<NothingRun>,
     /// Recorded, not yet handed to the set.
     recorded: VecDeque<Numbered>,
     /// Outcomes to be forced, oldest first; matches and dates are not among them.
@@ -138,7 +138,7 @@ impl ReplayDecisions {
 
     #[cold]
     fn end_run(&mut self, now: &str) -> Result<(), Divergence> {
-        let Some(Run { first, count, hash }) = self.run else { return Ok(()) };
+        let Some(NothingRun { first, count, hash }) = self.run else { return Ok(()) };
         if !self.past.is_empty() {
             let now = format!("{now} after {count} questions that found nothing");
             return Err(self.divergence(now));
@@ -174,7 +174,7 @@ impl ReplayDecisions {
         let Some(past) = self.past.front() else { return Ok(ReplayDecision::Execute) };
         match &past.determinant {
             Determinant::Nothing { first, count, hash } => {
-                let run = Run::more(self.run, call);
+                let run = NothingRun::more(self.run, call);
                 if run.first != *first {
                     return Err(self.divergence(call.to_string()));
                 }
@@ -238,7 +238,7 @@ impl ReplayDecisions {
     /// A call found nothing (after [`ReplayDecision::Execute`]).
     pub fn record_nothing(&mut self, call: NondetCall) {
         debug_assert!(self.past.is_empty(), "D3: replay says what is found");
-        self.run = Some(Run::more(self.run, call));
+        self.run = Some(NothingRun::more(self.run, call));
     }
 
     /// A call found something; in replay, what was recorded.

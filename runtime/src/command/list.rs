@@ -9,7 +9,8 @@ use std::path::Path;
 /// Lists the checkpoints in a directory; with `verify`, reads every image. Fails if something is
 /// damaged.
 pub fn list(directory: &Path, verify: bool, store: &dyn ImageStore) -> Result<(), String> {
-    let store::Found { checkpoints, unfinished, mut problems } = store::list(directory)?;
+    let store::StoredCheckpoints { checkpoints, unfinished, mut problems } =
+        store::list(directory)?;
     if !checkpoints.is_empty() {
         println!(
             "{:<40} {:>6} {:<7} {:>6} {:>12} {:>12}",

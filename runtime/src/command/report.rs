@@ -17,7 +17,7 @@ const ARROW: &str = " → ";
 
 /// What a rank does. The order tells which one a node shows whose ranks differ.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum State {
+pub enum ReportState {
     /// Before MPI_Init is over.
     Starting,
     /// It has ended.
@@ -42,20 +42,20 @@ pub struct Row {
     /// Its label.
     pub label: String,
     /// From this time (ms since 1970) on it is in this state; none: it is not there.
-    pub changes: Vec<(u64, State)>,
+    pub changes: Vec<(u64, ReportState)>,
 }
 
 impl Row {
-    fn now(&self) -> Option<State> {
+    fn now(&self) -> Option<ReportState> {
         self.changes.last().map(|(_, state)| *state)
     }
 
-    fn at(&self, time: u64) -> Option<State> {
+    fn at(&self, time: u64) -> Option<ReportState> {
         let after = self.changes.partition_point(|(from, _)| *from <= time);
         after.checked_sub(1).map(|last| self.changes[last].1)
     }
 
-    fn become_at(&mut self, time: u64, state: State) {
+    fn become_at(&mut self, time: u64, state: ReportState) {
         let time = self.changes.last().map_or(time, |(last, _)| time.max(*last));
         if self.now() == Some(state) {
             return;
@@ -65,12 +65,12 @@ impl Row {
     }
 
     /// A short state within the one at that time.
-    fn interrupt(&mut self, from: u64, to: u64, state: State) {
-        if self.at(from) == Some(State::Computing) && from < to {
+    fn interrupt(&mut self, from: u64, to: u64, state: ReportState) {
+        if self.at(from) == Some(ReportState::Computing) && from < to {
             let later = self.changes.iter().position(|(at, _)| *at > from);
             let place = later.unwrap_or(self.changes.len());
             let end = later.map_or(to, |later| to.min(self.changes[later].0));
-            let back = (later.is_none() || end == to).then_some((end, State::Computing));
+            let back = (later.is_none() || end == to).then_some((end, ReportState::Computing));
             self.changes.splice(place..place, [(from, state)].into_iter().chain(back));
         }
     }
@@ -118,7 +118,7 @@ fn numbers(value: &Value) -> Vec<u64> {
 }
 
 impl Reader {
-    fn change(&mut self, ranks: impl IntoIterator<Item = u64>, time: u64, state: State) {
+    fn change(&mut self, ranks: impl IntoIterator<Item = u64>, time: u64, state: ReportState) {
         for rank in ranks {
             self.ranks.entry(rank).or_default().become_at(time, state);
         }
@@ -145,38 +145,40 @@ impl Reader {
             "rank" => self.hello(time, rank, event["set"].as_u64()),
             "ready" => {
                 self.all_ready = true;
-                let starting = |row: &Row| row.now() == Some(State::Starting);
+                let starting = |row: &Row| row.now() == Some(ReportState::Starting);
                 let ready = self.ranks.iter().filter(|(_, row)| starting(row));
                 let ready: Vec<u64> = ready.map(|(&rank, _)| rank).collect();
-                self.change(ready, time, State::Computing);
+                self.change(ready, time, ReportState::Computing);
             }
             "checkpoint_started" | "checkpoint_completed" | "checkpoint_aborted" => {
                 self.checkpoint(time, event)
             }
             "node_lost" => {
                 self.timeline.marks.push((time, format!("{} lost", text("node"))));
-                self.change(self.about(event), time, State::Failed);
+                self.change(self.about(event), time, ReportState::Failed);
             }
             "rank_failed" => {
                 if let Some(set) = event["set"].as_u64() {
                     self.sets.entry(set).or_default().extend(numbers(&event["ranks"]));
                 }
-                self.change(self.about(event), time, State::Failed);
+                self.change(self.about(event), time, ReportState::Failed);
             }
             "rank_placed" => {
                 for rank in self.about(event) {
                     self.moves(rank, &text("node"));
                 }
-                self.change(self.about(event), time, State::Restoring);
+                self.change(self.about(event), time, ReportState::Restoring);
             }
-            "set_restarted" => self.change(self.about(event), time, State::Replaying),
-            "replay_completed" => self.change(self.about(event), time, State::Computing),
+            "set_restarted" => self.change(self.about(event), time, ReportState::Replaying),
+            "replay_completed" => self.change(self.about(event), time, ReportState::Computing),
             "guardian_disconnected" => {
-                let alive = |row: &Row| matches!(row.now(), Some(State::Computing | State::Pause));
+                let alive = |row: &Row| {
+                    matches!(row.now(), Some(ReportState::Computing | ReportState::Pause))
+                };
                 let rank = rank.filter(|rank| self.ranks.get(rank).is_some_and(alive));
-                self.change(rank, time, State::Unreachable);
+                self.change(rank, time, ReportState::Unreachable);
             }
-            "ended" => self.change(rank, time, State::Ended),
+            "ended" => self.change(rank, time, ReportState::Ended),
             "agent_gone" => self.timeline.marks.push((time, format!("agent of {}", text("node")))),
             "job_finished" => self.timeline.marks.push((time, "finish".to_owned())),
             _ => {}
@@ -197,8 +199,8 @@ impl Reader {
         let Some(rank) = rank else { return };
         self.moves(rank, node);
         match self.ranks.get(&rank).and_then(Row::now) {
-            None => self.change([rank], time, State::Starting),
-            Some(State::Unreachable) => self.change([rank], time, State::Computing),
+            None => self.change([rank], time, ReportState::Starting),
+            Some(ReportState::Unreachable) => self.change([rank], time, ReportState::Computing),
             Some(_) => {}
         }
     }
@@ -209,8 +211,10 @@ impl Reader {
             self.sets.entry(set).or_default().insert(rank);
         }
         match self.ranks.get(&rank).and_then(Row::now) {
-            None => self.change([rank], time, State::Starting),
-            Some(State::Failed | State::Restoring) => self.change([rank], time, State::Replaying),
+            None => self.change([rank], time, ReportState::Starting),
+            Some(ReportState::Failed | ReportState::Restoring) => {
+                self.change([rank], time, ReportState::Replaying)
+            }
             Some(_) => {}
         }
     }
@@ -240,7 +244,7 @@ impl Reader {
         let all: Vec<u64> = self.ranks.keys().copied().collect();
         for rank in if ranks.is_empty() { all } else { ranks } {
             if let Some(row) = self.ranks.get_mut(&rank) {
-                row.interrupt(from, from.saturating_add(pause).min(time), State::Pause);
+                row.interrupt(from, from.saturating_add(pause).min(time), ReportState::Pause);
             }
         }
     }
@@ -322,7 +326,9 @@ pub fn report(folder: &Path, output: Option<&Path>) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use State::{Computing, Ended, Failed, Pause, Replaying, Restoring, Starting, Unreachable};
+    use ReportState::{
+        Computing, Ended, Failed, Pause, Replaying, Restoring, Starting, Unreachable,
+    };
 
     const JOB: &str = r#"
 {"event":"guardian","node":"n0","rank":0,"unix_ms":1000}

@@ -1,6 +1,6 @@
 //! The drawing of `rustbtl report`: a row per rank or node, time from left to right, as SVG.
 
-use crate::command::report::{Row, State, Timeline};
+use crate::command::report::{ReportState, Row, Timeline};
 use std::fmt::Write;
 
 const LEFT: f64 = 130.0;
@@ -11,18 +11,18 @@ const RIGHT: f64 = 24.0;
 const TICKS: f64 = 10.0;
 
 /// Every state with its colour and its name.
-const STATES: [(State, &str, &str); 8] = [
-    (State::Starting, "#d9d9d9", "starting"),
-    (State::Computing, "#5b9a68", "computing"),
-    (State::Pause, "#e0c84a", "pause for a checkpoint"),
-    (State::Unreachable, "#b9a7cf", "unreachable"),
-    (State::Failed, "#c0392b", "failed"),
-    (State::Restoring, "#e08b3c", "restoring"),
-    (State::Replaying, "#4a8fc0", "replaying"),
-    (State::Ended, "none", "ended"),
+const STATES: [(ReportState, &str, &str); 8] = [
+    (ReportState::Starting, "#d9d9d9", "starting"),
+    (ReportState::Computing, "#5b9a68", "computing"),
+    (ReportState::Pause, "#e0c84a", "pause for a checkpoint"),
+    (ReportState::Unreachable, "#b9a7cf", "unreachable"),
+    (ReportState::Failed, "#c0392b", "failed"),
+    (ReportState::Restoring, "#e08b3c", "restoring"),
+    (ReportState::Replaying, "#4a8fc0", "replaying"),
+    (ReportState::Ended, "none", "ended"),
 ];
 
-fn colour(state: State) -> &'static str {
+fn colour(state: ReportState) -> &'static str {
     STATES.iter().find(|(other, _, _)| *other == state).map_or("none", |(_, colour, _)| colour)
 }
 
@@ -141,7 +141,7 @@ fn axis(out: &mut String, scale: &Scale) {
 fn legend(out: &mut String, scale: &Scale, timeline: &Timeline) {
     let y = scale.bottom + 36.0;
     let mut x = LEFT;
-    let seen = |state: State| {
+    let seen = |state: ReportState| {
         timeline.rows.iter().any(|row| row.changes.iter().any(|(_, other)| *other == state))
     };
     for (state, colour, name) in STATES {

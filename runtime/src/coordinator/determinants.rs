@@ -69,7 +69,7 @@ pub enum Out {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Rank {
+struct RankProgress {
     set: SetId,
     incarnation: Incarnation,
     /// It has sent `Ready`.
@@ -113,7 +113,7 @@ impl SetState {
 pub struct Determinants {
     /// Agents of other nodes that must have what is stable.
     replicas: usize,
-    ranks: BTreeMap<PeerId, Rank>,
+    ranks: BTreeMap<PeerId, RankProgress>,
     homes: BTreeMap<PeerId, u64>,
     agents: BTreeSet<u64>,
     sets: BTreeMap<SetId, SetState>,
@@ -164,7 +164,7 @@ impl Determinants {
             FromNode::Guardian { rank, .. } => {
                 self.homes.insert(*rank, agent);
                 // A set that has moved to the node of its replica gets another replica.
-                if let Some(Rank { set, .. }) = self.ranks.get(rank).copied() {
+                if let Some(RankProgress { set, .. }) = self.ranks.get(rank).copied() {
                     self.choose_replicas(set);
                     self.flush(set);
                 }
@@ -206,7 +206,7 @@ impl Determinants {
             FromRank::Hello { set, incarnation, .. } => {
                 let (set, incarnation) = (*set, *incarnation);
                 let ready = self.ranks.get(&rank).is_some_and(|known| known.ready);
-                self.ranks.insert(rank, Rank { set, incarnation, ready });
+                self.ranks.insert(rank, RankProgress { set, incarnation, ready });
                 self.repeat_fences(rank);
                 false
             }
@@ -238,7 +238,7 @@ impl Determinants {
                 true
             }
             FromRank::NotReplayable { reason, .. } => {
-                if let Some(Rank { set, .. }) = self.ranks.get(&rank).copied()
+                if let Some(RankProgress { set, .. }) = self.ranks.get(&rank).copied()
                     && self.not_replayable.insert(set)
                 {
                     let (set, reason) = (set.0, reason.as_str());
@@ -475,7 +475,7 @@ impl Determinants {
                 }
             }
             messages.push((rank, ToRank::Replay { incarnation, at, bytes }));
-            self.ranks.insert(rank, Rank { set, incarnation, ready: false });
+            self.ranks.insert(rank, RankProgress { set, incarnation, ready: false });
         }
         self.fences.remove(&set);
         self.start(set, incarnation, past);

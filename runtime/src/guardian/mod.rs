@@ -23,7 +23,7 @@ use crate::guardian::exit_report::ExitReporter;
 use crate::guardian::images::{ImageStore, RestartInfo, Writers, Written};
 use crate::guardian::output::Output;
 use crate::guardian::output_offsets::STREAMS;
-use crate::guardian::rank::Rank;
+use crate::guardian::rank::GuardedRank;
 use crate::guardian::recovery::Failure;
 use crate::link::Link;
 use crate::local;
@@ -110,7 +110,7 @@ struct Guardian {
     reporter: Reporter,
     agent: AgentLink,
     agents_left: u32,
-    rank: Rank,
+    rank: GuardedRank,
     writers: Writers,
     /// The program has failed; the coordinator decides whether it is restarted.
     failure: Option<Failure>,
@@ -206,7 +206,7 @@ fn guard(
     let reporter = Reporter { reports: sender, wake: Arc::new(waker) };
     let adopted = settings.printed.is_some();
     let via_daemon = output.as_ref().filter(|_| !adopted).map(Output::start_positions);
-    let mut rank = Rank::new(pid, Link::new(ours)?, output);
+    let mut rank = GuardedRank::new(pid, Link::new(ours)?, output);
     if settings.restore.is_some() {
         rank.send(&ToRank::Restarted { incarnation: settings.incarnation });
     }

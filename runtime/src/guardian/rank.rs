@@ -21,7 +21,7 @@ use std::path::PathBuf;
 const FOLDERS_MAX: usize = 256;
 
 /// A rank.
-pub struct Rank {
+pub struct GuardedRank {
     /// Its program: our child; `None`: it has ended.
     program: Option<Pid>,
     /// `None`: it has closed it, or violated the protocol.
@@ -53,7 +53,7 @@ pub struct Rank {
     mark: Option<(CheckpointId, OutputMark)>,
 }
 
-impl Rank {
+impl GuardedRank {
     /// A program that has just been started.
     pub fn new(program: Pid, link: Link, output: Option<Output>) -> Self {
         Self {
@@ -412,9 +412,9 @@ mod tests {
 
     const CHECKPOINT: CheckpointId = CheckpointId(4);
 
-    fn rank() -> (Rank, std::os::unix::net::UnixStream) {
+    fn rank() -> (GuardedRank, std::os::unix::net::UnixStream) {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        (Rank::new(1, Link::new(ours).unwrap(), None), theirs)
+        (GuardedRank::new(1, Link::new(ours).unwrap(), None), theirs)
     }
 
     fn frozen() -> FromRank {

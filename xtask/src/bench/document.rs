@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::judge::{Line, Verdict};
 use super::machine::Machine;
-use super::measured::{Measured, Run};
+use super::measured::{Measured, MeasuredRun};
 use super::stats::Spread;
 use super::table;
 use crate::error::{Context, Result, failure};
@@ -22,7 +22,7 @@ struct Document<'a> {
     quick: bool,
     pairs: usize,
     rows: Vec<Judged<'a>>,
-    runs: &'a [Run],
+    runs: &'a [MeasuredRun],
 }
 
 #[derive(Serialize)]

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::busy::Busy;
 use super::experiments::{Experiment, Kind, Program, STOCK, Side};
-use super::measured::{self, Run, Value};
+use super::measured::{self, MeasuredRun, Value};
 use super::{callgrind, hpcc, log_append, ucx};
 use crate::error::{Context, Result, fail};
 use crate::{build, paths, run};
@@ -88,7 +88,7 @@ impl Bench {
     }
 
     /// Runs it; what goes wrong is kept in the result, so that the rest goes on.
-    pub fn measure(&self, experiment: &Experiment, side: &Side, pair: usize) -> Run {
+    pub fn measure(&self, experiment: &Experiment, side: &Side, pair: usize) -> MeasuredRun {
         let (start, busy) = (Instant::now(), Busy::now());
         let outcome = self.values(experiment, side);
         let (values, failure) = match outcome {
@@ -96,7 +96,7 @@ impl Bench {
             Ok(values) => (values, None),
             Err(failure) => (Vec::new(), Some(failure.0)),
         };
-        Run {
+        MeasuredRun {
             experiment: experiment.name,
             side: side.name,
             pair,

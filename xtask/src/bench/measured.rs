@@ -15,7 +15,7 @@ pub struct Value {
 
 /// One run of one program on one side.
 #[derive(Clone, Debug, Serialize)]
-pub struct Run {
+pub struct MeasuredRun {
     /// Name of the experiment.
     pub experiment: &'static str,
     /// Name of the side.
@@ -36,7 +36,7 @@ pub struct Run {
 #[derive(Default)]
 pub struct Measured {
     /// In the order in which they ran.
-    pub runs: Vec<Run>,
+    pub runs: Vec<MeasuredRun>,
 }
 
 impl Measured {
@@ -49,7 +49,7 @@ impl Measured {
         size: u64,
     ) -> Vec<(usize, f64)> {
         let runs = self.runs.iter().filter(|r| r.experiment == experiment && r.side == side);
-        let find = |run: &Run| {
+        let find = |run: &MeasuredRun| {
             let found = run.values.iter().find(|v| v.metric == metric && v.size == size)?;
             Some((run.pair, found.value))
         };
@@ -67,7 +67,7 @@ impl Measured {
     }
 
     /// Runs that have failed.
-    pub fn failures(&self) -> impl Iterator<Item = (&Run, &str)> {
+    pub fn failures(&self) -> impl Iterator<Item = (&MeasuredRun, &str)> {
         self.runs.iter().filter_map(|run| Some((run, run.failure.as_deref()?)))
     }
 
@@ -93,9 +93,17 @@ pub mod tests {
     use super::*;
 
     /// A run without trouble.
-    pub fn run(side: &'static str, pair: usize, text: &str) -> Run {
+    pub fn run(side: &'static str, pair: usize, text: &str) -> MeasuredRun {
         let values = understand(text);
-        Run { experiment: "e", side, pair, seconds: 1.0, others: 0.0, values, failure: None }
+        MeasuredRun {
+            experiment: "e",
+            side,
+            pair,
+            seconds: 1.0,
+            others: 0.0,
+            values,
+            failure: None,
+        }
     }
 
     #[test]

@@ -43,7 +43,7 @@ const LIMIT_QUICK: Duration = Duration::from_secs(4 * 60);
 
 /// The command line of `cargo xtask bench`.
 #[derive(Args)]
-pub struct Options {
+pub struct BenchOptions {
     /// Fewer pairs, smaller problems: an impression within four minutes
     #[arg(long)]
     quick: bool,
@@ -69,7 +69,7 @@ pub struct Options {
 }
 
 /// Measures and shows everything that was asked for.
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &BenchOptions) -> Result<()> {
     if options.list {
         for e in experiments::all() {
             let sides: Vec<_> = e.sides.iter().map(|side| side.name).collect();
@@ -145,7 +145,7 @@ fn measure_pair(bench: &Bench, experiment: &Experiment, pair: usize, measured: &
 }
 
 fn show(
-    options: &Options,
+    options: &BenchOptions,
     machine: &Machine,
     pairs: usize,
     experiments: &[Experiment],

@@ -126,7 +126,7 @@ pub fn summary(lines: &[Line], measured: &Measured) -> String {
 pub fn functions(measured: &Measured, part: &str, side: &str) -> Vec<(String, f64)> {
     let prefix = format!("{part}/");
     let of_side =
-        |run: &&super::measured::Run| run.experiment == "instructions" && run.side == side;
+        |run: &&super::measured::MeasuredRun| run.experiment == "instructions" && run.side == side;
     let Some(run) = measured.runs.iter().rfind(of_side) else { return Vec::new() };
     let mut found: Vec<_> = run
         .values

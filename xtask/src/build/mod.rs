@@ -56,7 +56,7 @@ pub const PROGRAM: &str = "rustbtl";
 
 /// The command line of `cargo xtask build`.
 #[derive(Args, Default)]
-pub struct Options {
+pub struct BuildOptions {
     /// Without optimisation, with assertions
     #[arg(long)]
     debug: bool,
@@ -81,7 +81,7 @@ pub fn program() -> PathBuf {
 }
 
 /// Builds all components.
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &BuildOptions) -> Result<()> {
     let _lock = lock()?;
     build_all(options)
 }
@@ -110,7 +110,7 @@ fn build_unless(there: impl Fn() -> bool) -> Result<()> {
     if there() {
         return Ok(()); // somebody else has built it while we waited
     }
-    build_all(&Options::default())
+    build_all(&BuildOptions::default())
 }
 
 /// A file that is there while what is there was built with `--debug`.
@@ -132,7 +132,7 @@ fn lock() -> Result<File> {
     Ok(lock)
 }
 
-fn build_all(options: &Options) -> Result<()> {
+fn build_all(options: &BuildOptions) -> Result<()> {
     let start = SystemTime::now();
     if options.debug {
         File::create(debug_mark()).context(|| debug_mark().display().to_string())?;

@@ -13,7 +13,7 @@ use crate::{paths, run};
 
 /// The command line of `cargo xtask parameters`.
 #[derive(Args)]
-pub struct Options {
+pub struct ParametersOptions {
     /// Write docs/parameters.md anew
     #[arg(long)]
     write: bool,
@@ -47,7 +47,7 @@ Names of version 0.1.0. They are still understood; use the new ones.
 ";
 
 /// Shows the page, or writes it.
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &ParametersOptions) -> Result<()> {
     ensure_fresh()?;
     let page = page(&registered()?);
     if options.write {

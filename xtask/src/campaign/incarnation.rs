@@ -8,7 +8,7 @@ use std::path::Path;
 use super::draw::{Incarnation, PROGRAMS, Plan};
 use crate::cluster::KILLED;
 use crate::error::{Failure, Result, fail};
-use crate::test::job::{Job, Outcome};
+use crate::test::job::{Outcome, TestJob};
 use crate::test::scratch::Scratch;
 use crate::test::workloads::{self, Program, Undisturbed};
 
@@ -23,12 +23,12 @@ const EVENTS_SHOWN: usize = 30;
 
 /// Answers of undisturbed runs, by program, number of ranks and length.
 #[derive(Default)]
-pub struct Known {
+pub struct KnownRuns {
     short: BTreeMap<(usize, u32), Undisturbed>,
     long: BTreeMap<(usize, u32, u64), Undisturbed>,
 }
 
-impl Known {
+impl KnownRuns {
     fn get(&mut self, plan: &Plan) -> Result<Undisturbed> {
         let shape = plan.incarnations[0].shape;
         let key = (plan.program, shape.0 * shape.1);
@@ -66,7 +66,7 @@ impl Known {
 
 /// What has happened in a run.
 #[derive(Default)]
-pub struct Run {
+pub struct IncarnationRun {
     /// Complete checkpoints.
     pub checkpoints: usize,
     /// Times that everything was killed.
@@ -77,9 +77,9 @@ pub struct Run {
     pub note: String,
 }
 
-impl Run {
+impl IncarnationRun {
     /// Does what is planned; the answer must be that of an undisturbed run.
-    pub fn go(&mut self, plan: &Plan, known: &mut Known) -> Result<()> {
+    pub fn go(&mut self, plan: &Plan, known: &mut KnownRuns) -> Result<()> {
         let known = known.get(plan)?;
         let scratch = Scratch::new("campaign")?;
         let checkpoints = workloads::checkpoint_folder(&scratch)?;
@@ -123,7 +123,12 @@ impl Run {
         workloads::none_unfinished_but(&unfinished, checkpoints)
     }
 
-    fn restart(&mut self, shape: workloads::Shape, checkpoints: &Path, scratch: &Scratch) -> Job {
+    fn restart(
+        &mut self,
+        shape: workloads::Shape,
+        checkpoints: &Path,
+        scratch: &Scratch,
+    ) -> TestJob {
         self.restarts += 1;
         let mut job = workloads::restart(shape, checkpoints, scratch);
         job.seconds = SECONDS;
@@ -167,7 +172,12 @@ fn refused(outcome: &Outcome) -> Option<&str> {
 }
 
 /// One incarnation with its checkpoints and its end.
-fn killed(job: Job, incarnation: &Incarnation, scale: f64, checkpoints: &Path) -> Result<Outcome> {
+fn killed(
+    job: TestJob,
+    incarnation: &Incarnation,
+    scale: f64,
+    checkpoints: &Path,
+) -> Result<Outcome> {
     let mut job = workloads::with_checkpoints(job, checkpoints);
     job.seconds = SECONDS;
     for at in &incarnation.checkpoints {

@@ -20,9 +20,9 @@ const RING_ITERATIONS: u64 = 8000;
 
 /// Answers of undisturbed runs.
 #[derive(Default)]
-pub struct Known(BTreeMap<(usize, Shape), Undisturbed>);
+pub struct KnownAnswers(BTreeMap<(usize, Shape), Undisturbed>);
 
-impl Known {
+impl KnownAnswers {
     fn get(&mut self, program: usize, shape: Shape) -> Result<Undisturbed> {
         if let Some(known) = self.0.get(&(program, shape)) {
             return Ok(known.clone());
@@ -80,7 +80,7 @@ impl Plan {
 
 /// What came of a run.
 #[derive(Default)]
-pub struct Run {
+pub struct LiveRun {
     /// Things that broke.
     pub broken: usize,
     /// Sets that were rolled back.
@@ -89,9 +89,9 @@ pub struct Run {
     pub note: &'static str,
 }
 
-impl Run {
+impl LiveRun {
     /// Does what is planned; the answer must be that of an undisturbed run.
-    pub fn go(&mut self, plan: &Plan, known: &mut Known) -> Result<()> {
+    pub fn go(&mut self, plan: &Plan, known: &mut KnownAnswers) -> Result<()> {
         let known = known.get(plan.program, plan.shape)?;
         let scratch = Scratch::new("live")?;
         let checkpoints = workloads::checkpoint_folder(&scratch)?;

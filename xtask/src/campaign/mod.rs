@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 use crate::error::{Context, Failure, Result, fail};
 use crate::{build, paths};
 use draw::{PROGRAMS, Plan};
-use incarnation::{Known, Run};
+use incarnation::{IncarnationRun, KnownRuns};
 
 /// The command line of `cargo xtask campaign`.
 #[derive(Args)]
-pub struct Options {
+pub struct CampaignOptions {
     /// Number of runs
     #[arg(long, value_name = "N", default_value_t = 25)]
     runs: u64,
@@ -55,10 +55,10 @@ struct Sum {
 }
 
 /// Runs the campaign; fails if a run failed.
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &CampaignOptions) -> Result<()> {
     build::ensure_fresh()?;
     let end = options.minutes.map(|m| Instant::now() + Duration::from_secs_f64(m * 60.0));
-    let (mut known, mut known_live) = (Known::default(), live::Known::default());
+    let (mut known, mut known_live) = (KnownRuns::default(), live::KnownAnswers::default());
     let mut sum = Sum::default();
     for number in options.first..options.first + options.runs {
         if end.is_some_and(|end| Instant::now() >= end) {
@@ -84,11 +84,11 @@ pub fn run(options: &Options) -> Result<()> {
     if sum.failed.is_empty() { Ok(()) } else { fail!("runs that failed: {:?}", sum.failed) }
 }
 
-fn one_live(options: &Options, number: u64, known: &mut live::Known, sum: &mut Sum) {
+fn one_live(options: &CampaignOptions, number: u64, known: &mut live::KnownAnswers, sum: &mut Sum) {
     let plan = live::Plan::draw(options.seed, number);
     let name = PROGRAMS[plan.program].0.name;
     let start = Instant::now();
-    let mut run = live::Run::default();
+    let mut run = live::LiveRun::default();
     let result = run.go(&plan, known);
     let seconds = start.elapsed().as_secs_f64();
     let word = if result.is_ok() { "ok  " } else { "FAIL" };
@@ -114,11 +114,11 @@ fn one_live(options: &Options, number: u64, known: &mut live::Known, sum: &mut S
     }));
 }
 
-fn one(options: &Options, number: u64, known: &mut Known, sum: &mut Sum) {
+fn one(options: &CampaignOptions, number: u64, known: &mut KnownRuns, sum: &mut Sum) {
     let plan = Plan::draw(options.seed, number, options.checkpoints);
     let name = PROGRAMS[plan.program].0.name;
     let start = Instant::now();
-    let mut run = Run::default();
+    let mut run = IncarnationRun::default();
     let result = run.go(&plan, known);
     let seconds = start.elapsed().as_secs_f64();
     let path = shapes(&plan);
@@ -154,7 +154,7 @@ fn shapes(plan: &Plan) -> String {
     texts.join(" → ")
 }
 
-fn write(options: &Options, sum: &Sum) -> Result<()> {
+fn write(options: &CampaignOptions, sum: &Sum) -> Result<()> {
     let file = options.json.clone().unwrap_or_else(|| paths::out().join("campaign.json"));
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder).context(|| folder.display().to_string())?;

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::options::Options;
+use super::options::ClusterOptions;
 use super::stage::Stage;
 use super::victim::Victim;
 use crate::error::{Context, Result};
@@ -42,7 +42,7 @@ impl FromStr for Point {
 
 /// How far the checkpoint is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum FailpointState {
     /// It is still to be requested.
     Awaited,
     /// The last rank waits at the failpoint.
@@ -55,7 +55,7 @@ enum State {
 pub struct Failpoint {
     victim: Victim,
     point: Point,
-    state: State,
+    state: FailpointState,
     /// While it is there, the guardian waits.
     file: PathBuf,
     checkpoints: PathBuf,
@@ -64,43 +64,43 @@ pub struct Failpoint {
 
 impl Failpoint {
     /// As it was given in the options.
-    pub fn new(options: &Options, stage: &Stage) -> Option<Failpoint> {
+    pub fn new(options: &ClusterOptions, stage: &Stage) -> Option<Failpoint> {
         let (victim, point) = options.kill_in_checkpoint()?;
         let (checkpoints, ranks) = (options.checkpoint_folder()?.to_owned(), options.ranks());
         let word = if point == Point::Quiescence { "begin" } else { "image" };
         let file = stage.failpoints().join(format!("{word}-{}", ranks - 1));
-        Some(Failpoint { victim, point, state: State::Awaited, file, checkpoints, ranks })
+        Some(Failpoint { victim, point, state: FailpointState::Awaited, file, checkpoints, ranks })
     }
 
     /// The checkpoint is going to be requested.
     pub fn begin(&mut self) -> Result<()> {
-        self.state = State::AtFailpoint;
+        self.state = FailpointState::AtFailpoint;
         fs::write(&self.file, "").context(|| self.file.display().to_string())
     }
 
     /// Kills, if the time has come, and lets the checkpoint go on; returns what was done, in words.
     pub fn poll(&mut self) -> Result<Option<String>> {
         let here = match (self.state, self.point) {
-            (State::Awaited, _) => false,
-            (State::AtFailpoint, Point::Quiescence) => self.is_waiting(),
-            (State::AtFailpoint, Point::Images) => {
+            (FailpointState::Awaited, _) => false,
+            (FailpointState::AtFailpoint, Point::Quiescence) => self.is_waiting(),
+            (FailpointState::AtFailpoint, Point::Images) => {
                 self.is_waiting() && self.has_images(self.ranks - 1)
             }
-            (State::AtFailpoint, Point::Manifest) => {
+            (FailpointState::AtFailpoint, Point::Manifest) => {
                 // It has the images, or will receive them when it goes on.
                 if self.is_waiting() && Victim::Coordinator.signal(libc::SIGSTOP) {
-                    self.state = State::Standing;
+                    self.state = FailpointState::Standing;
                     self.release()?;
                 }
                 false
             }
-            (State::Standing, _) => self.has_images(self.ranks),
+            (FailpointState::Standing, _) => self.has_images(self.ranks),
         };
         if !here {
             return Ok(None);
         }
         let killed = self.victim.kill();
-        if self.state == State::Standing {
+        if self.state == FailpointState::Standing {
             Victim::Coordinator.signal(libc::SIGCONT);
         } else {
             self.release()?;
@@ -148,7 +148,7 @@ mod tests {
         for file in ["rank-0.img", "rank-1.img", "manifest.json"] {
             fs::write(one.join(file), "").unwrap();
         }
-        let (victim, point, state) = (Victim::Agent, Point::Images, State::AtFailpoint);
+        let (victim, point, state) = (Victim::Agent, Point::Images, FailpointState::AtFailpoint);
         let failpoint = Failpoint {
             victim,
             point,

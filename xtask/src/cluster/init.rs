@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use super::disk::Disk;
 use super::failpoint::Failpoint;
 use super::faults::{Fault, Faults};
-use super::mpirun::Job;
+use super::mpirun::MpirunJob;
 use super::nodes::Node;
-use super::options::Options;
+use super::options::ClusterOptions;
 use super::stage::Stage;
 use super::supervise::ENDING;
 use super::timeline::{Event, Timeline};
@@ -27,7 +27,7 @@ const POLL_EVERY: Duration = Duration::from_millis(20);
 const LEFTOVER_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Runs the whole job; gives the exit code of the cluster.
-pub fn main(options: &Options, mask: &libc::sigset_t) -> Result<i32> {
+pub fn main(options: &ClusterOptions, mask: &libc::sigset_t) -> Result<i32> {
     let watched: Vec<_> = ENDING.into_iter().chain([libc::SIGCHLD]).collect();
     let signals = Signals::take(&watched).context(|| "reading signals".into())?;
     let stage = Stage::build(options)?;
@@ -35,7 +35,7 @@ pub fn main(options: &Options, mask: &libc::sigset_t) -> Result<i32> {
     let nodes = nodes::make(options, &stage)?;
     stage.write_node_table(&nodes)?;
     let start = Instant::now();
-    let job = Job { options, stage: &stage, node: &nodes[0], mask: *mask };
+    let job = MpirunJob { options, stage: &stage, node: &nodes[0], mask: *mask };
     let mpirun = job.start(&job.program())?;
     let Ended { code, asked } = attend(mpirun, &job, &nodes, &signals)?;
     let seconds = start.elapsed().as_secs_f64();
@@ -57,7 +57,12 @@ struct Ended {
 }
 
 /// Waits for mpirun; a signal or the time limit asks it to end, and then makes it.
-fn attend(mpirun: libc::pid_t, job: &Job<'_>, nodes: &[Node], signals: &Signals) -> Result<Ended> {
+fn attend(
+    mpirun: libc::pid_t,
+    job: &MpirunJob<'_>,
+    nodes: &[Node],
+    signals: &Signals,
+) -> Result<Ended> {
     let mut limit = job.options.time_limit().map(|t| Instant::now() + t);
     let mut events = Events::new(job, nodes, mpirun);
     let mut verdict = None;
@@ -102,7 +107,7 @@ fn attend(mpirun: libc::pid_t, job: &Job<'_>, nodes: &[Node], signals: &Signals)
 
 /// What was ordered to happen to the job.
 struct Events<'a> {
-    job: &'a Job<'a>,
+    job: &'a MpirunJob<'a>,
     nodes: &'a [Node],
     mpirun: libc::pid_t,
     timeline: Timeline,
@@ -120,7 +125,7 @@ struct Events<'a> {
 }
 
 impl<'a> Events<'a> {
-    fn new(job: &'a Job<'a>, nodes: &'a [Node], mpirun: libc::pid_t) -> Self {
+    fn new(job: &'a MpirunJob<'a>, nodes: &'a [Node], mpirun: libc::pid_t) -> Self {
         let mut timeline = job.options.timeline();
         let faults = Faults::new(job.options.faults());
         let failpoint = Failpoint::new(job.options, job.stage);

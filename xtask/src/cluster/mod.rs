@@ -23,7 +23,7 @@ mod supervise;
 mod timeline;
 mod victim;
 
-pub use options::Options;
+pub use options::ClusterOptions;
 
 use crate::build;
 use crate::error::Result;
@@ -36,7 +36,7 @@ pub const TIMED_OUT: i32 = 124;
 pub const KILLED: i32 = 137;
 
 /// Runs the job; the result is the exit code for the shell.
-pub fn run(options: &Options) -> Result<i32> {
+pub fn run(options: &ClusterOptions) -> Result<i32> {
     options.check()?;
     if !options.plain && options.openmpi.is_none() {
         build::ensure_fresh()?;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::nodes::{self, Node};
-use super::options::Options;
+use super::options::ClusterOptions;
 use super::stage::Stage;
 use super::{environment, failpoint, network};
 use crate::error::{Context, Result};
@@ -18,7 +18,11 @@ use crate::{paths, sys};
 const COMPONENT_PATH: &str = "mca_base_component_path";
 
 /// MCA parameters that the emulation sets unless the user sets them.
-fn defaults(options: &Options, stage: &Stage, component_path: &str) -> Vec<(String, String)> {
+fn defaults(
+    options: &ClusterOptions,
+    stage: &Stage,
+    component_path: &str,
+) -> Vec<(String, String)> {
     let agent = stage.rsh_agent();
     let tmp = stage.node_tmp();
     let reports = stage.reports();
@@ -70,7 +74,7 @@ fn defaults(options: &Options, stage: &Stage, component_path: &str) -> Vec<(Stri
 }
 
 /// Does the user say anything about protection?
-fn protects(options: &Options) -> bool {
+fn protects(options: &ClusterOptions) -> bool {
     let about = [
         "recover",
         "local_dir",
@@ -86,12 +90,12 @@ fn protects(options: &Options) -> bool {
 }
 
 /// Is this Open MPI 5.0, whose mpirun is PRRTE's?
-fn has_prrte(options: &Options) -> bool {
+fn has_prrte(options: &ClusterOptions) -> bool {
     options.openmpi.as_ref().is_some_and(|prefix| prefix.join("bin/prterun").exists())
 }
 
 /// What PRRTE, which has parameters of its own, must know of the emulation.
-fn for_prrte(options: &Options, stage: &Stage) -> Vec<OsString> {
+fn for_prrte(options: &ClusterOptions, stage: &Stage) -> Vec<OsString> {
     let parameters: [(&str, OsString); 4] = [
         ("plm", "ssh".into()),
         ("prte_ssh_agent", stage.rsh_agent().into()),
@@ -112,7 +116,7 @@ fn for_prrte(options: &Options, stage: &Stage) -> Vec<OsString> {
 }
 
 /// Everything after the word `mpirun`.
-fn arguments(options: &Options, stage: &Stage, component_path: &str) -> Vec<OsString> {
+fn arguments(options: &ClusterOptions, stage: &Stage, component_path: &str) -> Vec<OsString> {
     let mut line: Vec<OsString> = vec!["--allow-run-as-root".into(), "--hostfile".into()];
     line.push(stage.hostfile().into());
     line.extend(["-np".into(), options.ranks().to_string().into()]);
@@ -140,7 +144,7 @@ fn arguments(options: &Options, stage: &Stage, component_path: &str) -> Vec<OsSt
 
 /// Where mpirun, orteds and ranks look for components: ours, then Open MPI's own. One that was
 /// built with rustbtl has ours in it.
-fn component_path(options: &Options) -> String {
+fn component_path(options: &ClusterOptions) -> String {
     match &options.openmpi {
         Some(_) => "SYSTEM_DEFAULT".into(),
         None => format!("{}:SYSTEM_DEFAULT", paths::mca().display()),
@@ -148,7 +152,7 @@ fn component_path(options: &Options) -> String {
 }
 
 /// mpirun with its whole path: then it tells its daemons where they are.
-fn program(options: &Options) -> OsString {
+fn program(options: &ClusterOptions) -> OsString {
     match &options.openmpi {
         Some(prefix) => prefix.join("bin/mpirun").into(),
         None => "mpirun".into(),
@@ -156,9 +160,9 @@ fn program(options: &Options) -> OsString {
 }
 
 /// What runs in a cluster's first node.
-pub struct Job<'a> {
+pub struct MpirunJob<'a> {
     /// What was asked for.
-    pub options: &'a Options,
+    pub options: &'a ClusterOptions,
     /// The cluster's files.
     pub stage: &'a Stage,
     /// The first node.
@@ -167,7 +171,7 @@ pub struct Job<'a> {
     pub mask: libc::sigset_t,
 }
 
-impl Job<'_> {
+impl MpirunJob<'_> {
     /// mpirun with the program, or the restart of a job from a checkpoint.
     pub fn program(&self) -> Vec<OsString> {
         let mut line: Vec<OsString> = match &self.options.restart {
@@ -225,7 +229,7 @@ impl Job<'_> {
 }
 
 /// Our own command: beside the components, or where Open MPI was installed with it.
-fn rustbtl(options: &Options) -> OsString {
+fn rustbtl(options: &ClusterOptions) -> OsString {
     match &options.openmpi {
         Some(prefix) => prefix.join("bin/rustbtl").into(),
         None => paths::mca().join("rustbtl").into(),

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 
 use super::network;
-use super::options::Options;
+use super::options::ClusterOptions;
 use super::stage::Stage;
 use crate::error::{Context, Result};
 use crate::sys;
@@ -49,7 +49,7 @@ pub fn within<T>(node: &Node, what: impl FnOnce() -> T) -> Result<T> {
 }
 
 /// Makes all nodes and connects them. The caller ends up in the namespaces where it was.
-pub fn make(options: &Options, stage: &Stage) -> Result<Vec<Node>> {
+pub fn make(options: &ClusterOptions, stage: &Stage) -> Result<Vec<Node>> {
     let home = current()?;
     let folder = env::current_dir().context(|| "the current folder".into())?;
     let mut nodes = Vec::new();

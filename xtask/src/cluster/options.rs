@@ -20,7 +20,7 @@ pub const NODES_MAX: u32 = 250;
 
 /// The command line of `cargo xtask cluster`.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub struct ClusterOptions {
     /// Number of emulated nodes; their host names are n0, n1, …
     #[arg(long, value_name = "N")]
     pub nodes: u32,
@@ -151,7 +151,7 @@ pub struct Options {
     pub command: Vec<OsString>,
 }
 
-impl Options {
+impl ClusterOptions {
     /// Refuses what cannot work, before anything is started.
     pub fn check(&self) -> Result<()> {
         if self.nodes == 0 || !(1..=NODES_MAX).contains(&self.nodes.saturating_add(self.spare)) {
@@ -359,11 +359,11 @@ pub mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        options: Options,
+        options: ClusterOptions,
     }
 
     /// Options as the command line `words` gives them.
-    pub fn parse(words: &str) -> Options {
+    pub fn parse(words: &str) -> ClusterOptions {
         Line::parse_from(["cluster"].into_iter().chain(words.split(' '))).options
     }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::network;
 use super::nodes::Node;
-use super::options::Options;
+use super::options::ClusterOptions;
 use super::rsh;
 use crate::error::{Context, Result, failure};
 use crate::sys;
@@ -23,7 +23,7 @@ pub struct Stage {
 
 impl Stage {
     /// Makes /proc, the folder for files, the host table and the hostfile of a new cluster.
-    pub fn build(options: &Options) -> Result<Stage> {
+    pub fn build(options: &ClusterOptions) -> Result<Stage> {
         let folder = MOUNT_POINTS.into_iter().map(PathBuf::from).find(|f| f.is_dir());
         let folder = folder.ok_or_else(|| {
             failure!("none of {} exists: make one of these folders", MOUNT_POINTS.join(", "))
@@ -86,7 +86,7 @@ impl Stage {
     }
 
     /// Names and addresses in /etc/hosts, names and slots for mpirun.
-    fn write_host_table(&self, options: &Options) -> Result<()> {
+    fn write_host_table(&self, options: &ClusterOptions) -> Result<()> {
         let mut hosts = "127.0.0.1 localhost\n::1 localhost\n".to_string();
         let mut slots = String::new();
         for node in 0..options.all_nodes() {
@@ -113,7 +113,7 @@ impl Stage {
     }
 
     /// Inside a new node: memory and temporary files of its own.
-    pub fn furnish_node(&self, options: &Options) -> Result<()> {
+    pub fn furnish_node(&self, options: &ClusterOptions) -> Result<()> {
         let size = options.shm_size.as_ref().map_or(String::new(), |s| format!(",size={s}"));
         mount_tmpfs(Path::new("/dev/shm"), &format!("mode=1777{size}"))?;
         mount_tmpfs(&self.node_tmp(), "mode=1777")

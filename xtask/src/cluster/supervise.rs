@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 
 use super::init;
-use super::options::Options;
+use super::options::ClusterOptions;
 use crate::error::{Context, Result, fail, failure, say};
 use crate::sys::{self, Side, Signals};
 
@@ -19,7 +19,7 @@ const PRIVATE: libc::c_int = libc::CLONE_NEWPID
 pub const ENDING: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
 /// Runs the job under a new init and returns its exit code.
-pub fn run(options: &Options) -> Result<i32> {
+pub fn run(options: &ClusterOptions) -> Result<i32> {
     let watched: Vec<_> = ENDING.into_iter().chain([libc::SIGCHLD]).collect();
     let signals = Signals::take(&watched).context(|| "reading signals".into())?;
     let (gate, opener) = io::pipe().context(|| "making a pipe".into())?;
@@ -62,7 +62,7 @@ fn fork_init() -> Result<(Side, bool)> {
 }
 
 /// In init: waits until the supervisor has mapped our user, then does the work.
-fn child(mut gate: PipeReader, options: &Options, mask: &libc::sigset_t) -> i32 {
+fn child(mut gate: PipeReader, options: &ClusterOptions, mask: &libc::sigset_t) -> i32 {
     // The order closes the race: a supervisor that died before this line never opens the gate.
     let armed = sys::die_with_parent();
     let mut go = [0];

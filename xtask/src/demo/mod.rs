@@ -14,14 +14,14 @@ use crate::run;
 
 /// The command line of `cargo xtask demo`.
 #[derive(Args)]
-pub struct Options {
+pub struct DemoOptions {
     /// Instead of a node that is killed: HPCC stock and protected, what was logged and why
     #[arg(long)]
     traffic: bool,
 }
 
 /// Runs one of them.
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &DemoOptions) -> Result<()> {
     if options.traffic { traffic::run() } else { recovery::run() }
 }
 

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::png;
 use crate::error::{Context, Result, fail};
-use crate::test::job::{Job, Outcome};
+use crate::test::job::{Outcome, TestJob};
 use crate::test::scratch::Scratch;
 use crate::test::{mpi, workloads};
 use crate::{build, paths, run, setup};
@@ -34,7 +34,7 @@ const LINES: f64 = 5.0;
 const KILLED_AT: f64 = 0.55;
 
 /// A run that has ended.
-struct Run {
+struct DemoRun {
     outcome: Outcome,
     seconds: f64,
     /// Milliseconds since 1970.
@@ -59,7 +59,7 @@ pub fn run() -> Result<()> {
 
     let stock = shown("stock Open MPI", &job.clone().with(&["--plain"]))?;
     let every = format!("{:.1}", stock.seconds / LINES);
-    let protected = |name: &str| -> Result<(Job, PathBuf)> {
+    let protected = |name: &str| -> Result<(TestJob, PathBuf)> {
         let checkpoints = scratch.0.join(name);
         fs::create_dir(&checkpoints).context(|| checkpoints.display().to_string())?;
         let interval = ["--mca", "vprotocol_correlated_checkpoint_interval", &every];
@@ -97,23 +97,23 @@ pub fn run() -> Result<()> {
     draw(&folder)
 }
 
-fn solver(program: &Path, iterations: u32, scratch: &Scratch) -> Job {
+fn solver(program: &Path, iterations: u32, scratch: &Scratch) -> TestJob {
     let words = [program.display().to_string(), POINTS.to_string(), iterations.to_string()];
-    let mut job = Job::new(SHAPE.0, SHAPE.1, &words);
+    let mut job = TestJob::new(SHAPE.0, SHAPE.1, &words);
     job.folder = scratch.0.clone();
     job
 }
 
-fn timed(job: &Job) -> Result<Run> {
+fn timed(job: &TestJob) -> Result<DemoRun> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let start = Instant::now();
     let outcome = job.run()?;
     let seconds = start.elapsed().as_secs_f64();
-    Ok(Run { outcome, seconds, start: since.as_millis() as u64 })
+    Ok(DemoRun { outcome, seconds, start: since.as_millis() as u64 })
 }
 
 /// Prints what runs, and how long it took.
-fn shown(title: &str, job: &Job) -> Result<Run> {
+fn shown(title: &str, job: &TestJob) -> Result<DemoRun> {
     print!("  {title:32}");
     let _ = io::stdout().flush();
     let done = timed(job)?;
@@ -122,14 +122,14 @@ fn shown(title: &str, job: &Job) -> Result<Run> {
     Ok(done)
 }
 
-fn must_say(run: &Run, stock: &Run) -> Result<()> {
+fn must_say(run: &DemoRun, stock: &DemoRun) -> Result<()> {
     let same = run.outcome.stdout == stock.outcome.stdout;
     let wanted = &stock.outcome.stdout;
     run.outcome.must(same, &format!("its output differs from that of stock Open MPI:\n{wanted}"))
 }
 
 /// What it printed in its first incarnation is not printed again.
-fn must_end_as(run: &Run, stock: &Run) -> Result<()> {
+fn must_end_as(run: &DemoRun, stock: &DemoRun) -> Result<()> {
     let last = stock.outcome.stdout.lines().last().unwrap_or("nothing");
     let same = run.outcome.stdout.lines().last() == Some(last);
     run.outcome.must(same, &format!("it should end with: {last}"))

@@ -12,7 +12,7 @@ pub type Counters = BTreeMap<String, u64>;
 
 /// What one rank writes at MPI_Finalize: `rank-<N>.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Rank {
+pub struct ReportedRank {
     /// [`VERSION`].
     pub version: u32,
     /// Rank in the world.
@@ -32,12 +32,12 @@ pub struct Rank {
     pub counters: Counters,
     /// Traffic with each peer that there was traffic with.
     #[serde(default)]
-    pub peers: Vec<Peer>,
+    pub peers: Vec<ReportedPeer>,
 }
 
 /// Traffic of a rank with one other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Peer {
+pub struct ReportedPeer {
     /// The other.
     pub rank: u32,
     /// The other's set.
@@ -67,7 +67,7 @@ pub struct Set {
 
 /// The merged document of `cargo xtask cluster --report`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Job {
+pub struct ReportedJob {
     /// [`VERSION`].
     pub version: u32,
     /// Emulated nodes.
@@ -83,7 +83,7 @@ pub struct Job {
     /// From the start of mpirun to its end.
     pub seconds: f64,
     /// What the ranks wrote, by rank.
-    pub ranks: Vec<Rank>,
+    pub ranks: Vec<ReportedRank>,
     /// The sets, by number.
     pub sets: Vec<Set>,
     /// Sums over all ranks.

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use super::format::{Counters, Job, Rank, Set, VERSION};
-use crate::cluster::Options;
+use super::format::{Counters, ReportedJob, ReportedRank, Set, VERSION};
+use crate::cluster::ClusterOptions;
 use crate::error::{Context, Result, fail};
 
 /// Reads every `rank-<N>.json` of the folder, in order of rank.
-pub fn read_ranks(folder: &Path) -> Result<Vec<Rank>> {
-    let mut ranks: Vec<Rank> = Vec::new();
+pub fn read_ranks(folder: &Path) -> Result<Vec<ReportedRank>> {
+    let mut ranks: Vec<ReportedRank> = Vec::new();
     let entries = fs::read_dir(folder).context(|| format!("reading {}", folder.display()))?;
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -18,7 +18,7 @@ pub fn read_ranks(folder: &Path) -> Result<Vec<Rank>> {
             continue;
         }
         let text = fs::read_to_string(entry.path()).context(|| format!("reading {name}"))?;
-        let rank: Rank = serde_json::from_str(&text)
+        let rank: ReportedRank = serde_json::from_str(&text)
             .context(|| format!("understanding {name}, written by the component"))?;
         if rank.version != VERSION {
             fail!("{name} has version {}, not {VERSION}: build both again", rank.version);
@@ -35,15 +35,15 @@ fn add(sum: &mut Counters, part: &Counters) {
     }
 }
 
-fn sets(ranks: &[Rank]) -> Vec<Set> {
-    let mut members: BTreeMap<u32, Vec<&Rank>> = BTreeMap::new();
+fn sets(ranks: &[ReportedRank]) -> Vec<Set> {
+    let mut members: BTreeMap<u32, Vec<&ReportedRank>> = BTreeMap::new();
     for rank in ranks {
         members.entry(rank.set).or_default().push(rank);
     }
     members.into_iter().map(|(set, ranks)| sum_of_set(set, &ranks)).collect()
 }
 
-fn sum_of_set(set: u32, ranks: &[&Rank]) -> Set {
+fn sum_of_set(set: u32, ranks: &[&ReportedRank]) -> Set {
     let mut counters = Counters::new();
     ranks.iter().for_each(|rank| add(&mut counters, &rank.counters));
     let nodes: BTreeSet<&str> = ranks.iter().map(|r| r.node.as_str()).collect();
@@ -52,11 +52,16 @@ fn sum_of_set(set: u32, ranks: &[&Rank]) -> Set {
 }
 
 /// The document about a job.
-pub fn job(options: &Options, ranks: Vec<Rank>, exit: i32, seconds: f64) -> Job {
+pub fn job(
+    options: &ClusterOptions,
+    ranks: Vec<ReportedRank>,
+    exit: i32,
+    seconds: f64,
+) -> ReportedJob {
     let mut total = Counters::new();
     ranks.iter().for_each(|rank| add(&mut total, &rank.counters));
     let word = |w: &std::ffi::OsString| w.to_string_lossy().into_owned();
-    Job {
+    ReportedJob {
         version: VERSION,
         nodes: options.nodes,
         ppn: options.ppn,
@@ -74,7 +79,7 @@ pub fn job(options: &Options, ranks: Vec<Rank>, exit: i32, seconds: f64) -> Job 
 mod tests {
     use super::*;
 
-    fn rank(rank: u32, set: u32, log: u64) -> Rank {
+    fn rank(rank: u32, set: u32, log: u64) -> ReportedRank {
         let text = format!(
             r#"{{"version":1,"rank":{rank},"size":4,"node":"n{set}","set":{set},
                 "policy":"node","transport":{{"0":"shm"}},"counters":{{"log_bytes":{log}}},

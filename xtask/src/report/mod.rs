@@ -5,16 +5,22 @@ mod merge;
 
 #[cfg(test)]
 pub use format::Counters;
-pub use format::{Job, Rank};
+pub use format::{ReportedJob, ReportedRank};
 
 use std::fs;
 use std::path::Path;
 
-use crate::cluster::Options;
+use crate::cluster::ClusterOptions;
 use crate::error::{Context, Result};
 
 /// Merges the ranks' reports in `folder` and writes the document to `file`.
-pub fn write(file: &Path, folder: &Path, options: &Options, exit: i32, seconds: f64) -> Result<()> {
+pub fn write(
+    file: &Path,
+    folder: &Path,
+    options: &ClusterOptions,
+    exit: i32,
+    seconds: f64,
+) -> Result<()> {
     let ranks = if options.plain { Vec::new() } else { merge::read_ranks(folder)? };
     if !options.plain && ranks.len() != options.ranks() as usize {
         eprintln!(
@@ -29,7 +35,7 @@ pub fn write(file: &Path, folder: &Path, options: &Options, exit: i32, seconds: 
 }
 
 /// Reads a document that [`write()`] has written.
-pub fn read(file: &Path) -> Result<Job> {
+pub fn read(file: &Path) -> Result<ReportedJob> {
     let text = fs::read_to_string(file).context(|| format!("reading {}", file.display()))?;
     serde_json::from_str(&text).context(|| format!("understanding {}", file.display()))
 }

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::job::{Job, Outcome};
+use super::job::{Outcome, TestJob};
 use super::scratch::Scratch;
 use super::summary::Tier;
 use super::workloads::{self, RING, Shape};
@@ -99,7 +99,7 @@ fn undisturbed() -> Result<Known> {
 struct Case {
     scratch: Scratch,
     checkpoints: PathBuf,
-    job: Job,
+    job: TestJob,
 }
 
 impl Case {
@@ -113,7 +113,7 @@ impl Case {
     }
 
     /// Requests checkpoints at these times.
-    fn checkpoints_at(&self, times: &[&str]) -> Job {
+    fn checkpoints_at(&self, times: &[&str]) -> TestJob {
         let mut job = self.job.clone();
         for time in times {
             job = job.with(&["--checkpoint-at", time]);
@@ -122,7 +122,7 @@ impl Case {
     }
 
     /// The job ends when these checkpoints are over.
-    fn ends_after(&self, job: Job) -> Job {
+    fn ends_after(&self, job: TestJob) -> TestJob {
         let gate = workloads::gate(&self.scratch).display().to_string();
         job.with(&["--write-after", &gate, &ITERATIONS.to_string()])
     }
@@ -302,7 +302,7 @@ fn unwritable() -> Result<()> {
     let file = scratch.0.join("a-file");
     fs::write(&file, "").context(|| file.display().to_string())?;
     for folder in [file.join("checkpoints"), PathBuf::from("/proc/checkpoints")] {
-        let job = workloads::with_checkpoints(Job::new(2, 1, &["sleep", "2"]), &folder);
+        let job = workloads::with_checkpoints(TestJob::new(2, 1, &["sleep", "2"]), &folder);
         let outcome = job.run()?;
         let name = folder.display().to_string();
         outcome.must(outcome.said().contains(&name), "the message should name the folder")?;

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use super::job::Job;
+use super::job::TestJob;
 use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Tier;
@@ -176,7 +176,7 @@ fn asks(source: &str) -> Result<()> {
         words.push("-lmpix_correlated");
         vec![mpi::compile_with(&file, &words)?.display().to_string()]
     };
-    let mut job = Job::new(2, 2, &command);
+    let mut job = TestJob::new(2, 2, &command);
     job.folder = scratch.0.clone();
     let first = workloads::with_checkpoints(job, &checkpoints).run()?;
     first.must(first.code == 9, "the first incarnation should end with MPI_Abort")?;
@@ -188,7 +188,7 @@ fn asks(source: &str) -> Result<()> {
 }
 
 /// Runs a job that takes a checkpoint after `checkpoint_at` seconds and is killed a moment later.
-fn killed(job: &Job, checkpoints: &Path, checkpoint_at: f64) -> Result<()> {
+fn killed(job: &TestJob, checkpoints: &Path, checkpoint_at: f64) -> Result<()> {
     let checkpoint_at = checkpoint_at.to_string();
     let times = ["--checkpoint-at", &checkpoint_at, "--kill-all-after", "0.3"];
     let outcome = workloads::with_checkpoints(job.clone(), checkpoints).with(&times).run()?;

@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::job::{self, Job};
+use super::job::{self, TestJob};
 use super::scratch::Scratch;
 use super::summary::Tier;
 use crate::error::{Context, Result, fail};
@@ -32,8 +32,8 @@ pub fn run(tier: &mut Tier) {
     tier.check("works without root", without_root);
 }
 
-fn plain(nodes: u32, ppn: u32, command: &[&str]) -> Job {
-    Job::new(nodes, ppn, command).with(&["--plain"])
+fn plain(nodes: u32, ppn: u32, command: &[&str]) -> TestJob {
+    TestJob::new(nodes, ppn, command).with(&["--plain"])
 }
 
 fn ranks_fill_nodes() -> Result<()> {

@@ -2,7 +2,7 @@
 //! mpirun starts another one, which has the state of the one before: what fails then is recovered,
 //! and the answer is that of an undisturbed run.
 
-use super::job::{Job, Outcome};
+use super::job::{Outcome, TestJob};
 use super::local_storage;
 use super::node_failure::must_be_clean;
 use super::scratch::Scratch;
@@ -105,7 +105,7 @@ fn count(events: &str, what: &str) -> usize {
     events.matches(&format!("\"event\":\"{what}\"")).count()
 }
 
-fn with(job: Job, storage: Storage, scratch: &Scratch) -> Result<Job> {
+fn with(job: TestJob, storage: Storage, scratch: &Scratch) -> Result<TestJob> {
     Ok(match storage {
         Shared => workloads::protected(job, &workloads::checkpoint_folder(scratch)?),
         Nodes => local_storage::plain(job, scratch),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::job::Job;
+use super::job::TestJob;
 use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Tier;
@@ -96,7 +96,7 @@ fn try_case(case: &Case, program: &Path) -> Result<()> {
     let mut command = vec![program.as_os_str().to_owned()];
     command.extend(case.arguments.iter().map(Into::into));
     let options: Vec<&str> = case.options.iter().map(String::as_str).collect();
-    let mut job = Job::new(2, 2, &command).with(&options);
+    let mut job = TestJob::new(2, 2, &command).with(&options);
     job.seconds = 60;
     let outcome = job.run()?;
     outcome.must(outcome.code != 0, "this job cannot work, but its exit code is 0")?;
@@ -113,7 +113,7 @@ fn try_case(case: &Case, program: &Path) -> Result<()> {
 fn without_component(program: &Path) -> Result<()> {
     let script = "[ $OMPI_COMM_WORLD_RANK = 3 ] && export OMPI_MCA_pml=ob1; exec \"$0\"";
     let command = ["sh".into(), "-c".into(), script.into(), program.as_os_str().to_owned()];
-    let mut job = Job::new(2, 2, &command);
+    let mut job = TestJob::new(2, 2, &command);
     job.seconds = 60;
     let outcome = job.run()?;
     outcome.must(outcome.code != 0, "this job cannot work, but its exit code is 0")?;

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use super::job::{Job, Outcome};
+use super::job::{Outcome, TestJob};
 use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Tier;
@@ -51,9 +51,9 @@ fn command(source: &str) -> Result<Vec<String>> {
 }
 
 /// A job that keeps its checkpoints in the folder of the test.
-fn protected(command: &[String], scratch: &Scratch) -> Result<Job> {
+fn protected(command: &[String], scratch: &Scratch) -> Result<TestJob> {
     let folder = workloads::checkpoint_folder(scratch)?;
-    let mut job = workloads::protected(Job::new(2, 2, command), &folder);
+    let mut job = workloads::protected(TestJob::new(2, 2, command), &folder);
     job.folder = scratch.0.clone();
     Ok(job)
 }
@@ -82,7 +82,7 @@ fn survives(source: &str, steps: u32, answer: &str) -> Result<()> {
 /// The same binary without the component, and with it.
 fn requests() -> Result<()> {
     let command = command("checkpoint_request.c")?;
-    let stock = Job::new(2, 2, &command).with(&["--plain"]).run()?;
+    let stock = TestJob::new(2, 2, &command).with(&["--plain"]).run()?;
     stock.must(stock.code == 0, "the unprotected job failed")?;
     says(&stock, "phase 3: no checkpoint: the job runs without rustbtl")?;
     says(&stock, SUM)?;

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::cluster::token;
-use super::job::{self, Job, Outcome};
+use super::job::{self, Outcome, TestJob};
 use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Tier;
@@ -74,8 +74,8 @@ pub fn run(tier: &mut Tier) {
     tier.check("guardians: a program that is missing", || no_program(&program));
 }
 
-fn guarded(nodes: u32, ppn: u32, command: &[impl AsRef<OsStr>]) -> Job {
-    let mut job = Job::new(nodes, ppn, command).with(&GUARD);
+fn guarded(nodes: u32, ppn: u32, command: &[impl AsRef<OsStr>]) -> TestJob {
+    let mut job = TestJob::new(nodes, ppn, command).with(&GUARD);
     job.seconds = 60;
     job
 }
@@ -92,7 +92,7 @@ fn alike(
     command: &[impl AsRef<OsStr>],
     code: Option<i32>,
 ) -> Result<Outcome> {
-    let mut stock = Job::new(nodes, ppn, command);
+    let mut stock = TestJob::new(nodes, ppn, command);
     stock.seconds = 60;
     let stock = stock.run()?;
     let ours = guarded(nodes, ppn, command).run()?;
@@ -175,7 +175,7 @@ fn wait_for(what: &str, mut good: impl FnMut() -> bool) -> Result<()> {
 }
 
 /// A cluster that runs beside this test.
-fn start(job: &Job) -> Result<Child> {
+fn start(job: &TestJob) -> Result<Child> {
     let xtask = env::current_exe().context(|| "finding this program".into())?;
     let mut command = job.command(&[xtask.as_os_str()]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -236,7 +236,7 @@ fn status(nodes: u32, ppn: u32, program: &Path) -> Result<()> {
 
 fn impossible_directory(program: &Path) -> Result<()> {
     let place = ["--mca", "vprotocol_correlated_checkpoint_dir", "/proc/not/there"];
-    let outcome = Job::new(2, 1, &words(program, "well")).with(&place).run()?;
+    let outcome = TestJob::new(2, 1, &words(program, "well")).with(&place).run()?;
     outcome.must(outcome.code != 0 && outcome.code != 124, "this job cannot start")?;
     outcome.must(outcome.said().contains("/proc/not/there"), "the directory is not named")?;
     outcome.must(!outcome.stdout.contains("sum"), "it was started all the same")
@@ -244,7 +244,7 @@ fn impossible_directory(program: &Path) -> Result<()> {
 
 fn no_directory(program: &Path) -> Result<()> {
     let interval = ["--mca", "vprotocol_correlated_checkpoint_interval", "5"];
-    let outcome = Job::new(2, 1, &words(program, "well")).with(&interval).run()?;
+    let outcome = TestJob::new(2, 1, &words(program, "well")).with(&interval).run()?;
     outcome.must(outcome.code != 0 && outcome.code != 124, "this job cannot start")?;
     outcome.must(
         outcome.said().contains("vprotocol_correlated_checkpoint_dir"),
@@ -264,7 +264,8 @@ fn bad_images(program: &Path) -> Result<()> {
         let place = ["--mca", "vprotocol_correlated_checkpoint_dir", &checkpoints];
         let parameter = format!("vprotocol_correlated_{parameter}");
         let given = ["--mca", &parameter, value];
-        let outcome = Job::new(2, 1, &words(program, "well")).with(&place).with(&given).run()?;
+        let outcome =
+            TestJob::new(2, 1, &words(program, "well")).with(&place).with(&given).run()?;
         outcome.must(outcome.code != 0 && outcome.code != 124, "this job cannot start")?;
         let problem = format!("{parameter} is {value:?}: ");
         for word in [&problem, hint] {
@@ -303,7 +304,7 @@ fn bad_interval(program: &Path) -> Result<()> {
         let folder = scratch.0.display().to_string();
         let place = ["--mca", "vprotocol_correlated_checkpoint_dir", &folder];
         let interval = ["--mca", "vprotocol_correlated_checkpoint_interval", interval];
-        let job = Job::new(2, 1, &words(program, "well")).with(&place).with(&interval);
+        let job = TestJob::new(2, 1, &words(program, "well")).with(&place).with(&interval);
         let outcome = job.run()?;
         outcome.must(outcome.code != 0 && outcome.code != 124, "this job cannot start")?;
         outcome.must(outcome.said().contains(hint), "it is not said why")?;

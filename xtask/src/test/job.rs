@@ -19,7 +19,7 @@ const GRACE: Duration = Duration::from_secs(20);
 
 /// A job to run.
 #[derive(Clone)]
-pub struct Job {
+pub struct TestJob {
     /// Words before `--`.
     options: Vec<OsString>,
     command: Vec<OsString>,
@@ -43,11 +43,11 @@ pub struct Outcome {
     pub line: String,
 }
 
-impl Job {
+impl TestJob {
     /// A job of `command` on `nodes` × `ppn`.
-    pub fn new(nodes: u32, ppn: u32, command: &[impl AsRef<OsStr>]) -> Job {
+    pub fn new(nodes: u32, ppn: u32, command: &[impl AsRef<OsStr>]) -> TestJob {
         let options = ["--nodes".into(), nodes.to_string(), "--ppn".into(), ppn.to_string()];
-        Job {
+        TestJob {
             options: options.map(OsString::from).to_vec(),
             command: command.iter().map(|word| word.as_ref().to_os_string()).collect(),
             folder: env::temp_dir(),
@@ -58,9 +58,9 @@ impl Job {
 
     /// A job that is restarted from the newest global checkpoint in a folder; it prints again what
     /// earlier incarnations of it have printed since.
-    pub fn restart(nodes: u32, ppn: u32, checkpoints: &Path) -> Job {
+    pub fn restart(nodes: u32, ppn: u32, checkpoints: &Path) -> TestJob {
         let nothing: [&str; 0] = [];
-        Job::new(nodes, ppn, &nothing).with(&[
+        TestJob::new(nodes, ppn, &nothing).with(&[
             "--again",
             "--restart",
             &checkpoints.display().to_string(),
@@ -68,7 +68,7 @@ impl Job {
     }
 
     /// Adds options of `cargo xtask cluster`.
-    pub fn with(mut self, options: &[&str]) -> Job {
+    pub fn with(mut self, options: &[&str]) -> TestJob {
         self.options.extend(options.iter().map(OsString::from));
         self
     }

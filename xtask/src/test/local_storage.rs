@@ -2,7 +2,7 @@
 //! a node had stored; the answer is that of an undisturbed run.
 
 use super::guardians::ENDS;
-use super::job::{Job, Outcome};
+use super::job::{Outcome, TestJob};
 use super::mpi::{self, Over};
 use super::node_failure::{ENDLESS, NOT_RECOVERED, must_be_clean};
 use super::scratch::Scratch;
@@ -89,7 +89,7 @@ fn exit_codes(over: &Over) -> Result<()> {
     let other = (vec!["sh", "-c", "exit 3"], 3);
     for (command, code) in commands.chain([other]) {
         let scratch = Scratch::new("local")?;
-        let mut job = plain(over.job(Job::new(2, 1, &command)), &scratch);
+        let mut job = plain(over.job(TestJob::new(2, 1, &command)), &scratch);
         job.seconds = 60;
         let outcome = job.run()?;
         outcome.must(outcome.code == code, &format!("the exit code should be {code}"))?;
@@ -99,7 +99,7 @@ fn exit_codes(over: &Over) -> Result<()> {
 }
 
 /// What a user types; the coordinator's log outlives the job.
-pub fn plain(job: Job, scratch: &Scratch) -> Job {
+pub fn plain(job: TestJob, scratch: &Scratch) -> TestJob {
     let events = format!("RUSTBTL_EVENTS={}", scratch.0.display());
     // The default; the emulated cluster switches it off where nothing is said.
     job.with(&["--mca", "vprotocol_correlated_recover", "1", "--env", &events])
@@ -118,7 +118,7 @@ pub fn events(scratch: &Scratch) -> Result<String> {
 
 /// Runs a job that cannot end before the coordinator has logged what is waited for.
 pub fn run_until(
-    job: Job,
+    job: TestJob,
     scratch: &Scratch,
     until: impl Fn(&str) -> bool + Sync,
 ) -> Result<Outcome> {

@@ -2,7 +2,7 @@
 //! name of its rank, also those that were on their way through a daemon that is gone, or through
 //! the node on which a rank goes on.
 
-use super::job::Job;
+use super::job::TestJob;
 use super::local_storage::plain;
 use super::mpi::{self, Over};
 use super::node_failure::must_be_clean;
@@ -87,7 +87,7 @@ fn each_line_once(over: &Over, faults: &[&str], shared: bool) -> Result<()> {
     let program = program.display().to_string();
     let (iterations, lines) = (ITERATIONS.to_string(), LINES.to_string());
     let failed = scratch.0.join("failed").display().to_string();
-    let job = Job::new(NODES, PPN, &[&program, &iterations, PAUSE_US, &lines, &failed]);
+    let job = TestJob::new(NODES, PPN, &[&program, &iterations, PAUSE_US, &lines, &failed]);
     let job = over.job(job).with(&["--tag-output", "--write-when-failed", &failed]);
     let job = job.with(faults);
     let outcome = if shared {

@@ -43,7 +43,7 @@ use summary::Summary;
 
 /// The command line of `cargo xtask test`.
 #[derive(Args)]
-pub struct Options {
+pub struct TestOptions {
     /// Only what needs no MPI
     #[arg(long)]
     fast: bool,
@@ -81,7 +81,7 @@ pub struct Options {
 }
 
 /// Runs the tests; fails if one fails.
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &TestOptions) -> Result<()> {
     setup::check()?;
     let summary = Summary::new(options.only.clone());
     schedule::run(&summary, plan::tasks(options), options.lanes.into());

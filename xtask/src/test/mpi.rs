@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use sha2::{Digest, Sha256};
 
 use super::header::Header;
-use super::job::{Job, Outcome};
+use super::job::{Outcome, TestJob};
 use super::scratch::Scratch;
 use super::summary::Tier;
 use crate::error::{Context, Failure, Result};
@@ -35,7 +35,7 @@ impl Over<'_> {
     }
 
     /// The job, run by this Open MPI.
-    pub fn job(&self, job: Job) -> Job {
+    pub fn job(&self, job: TestJob) -> TestJob {
         match self.tree() {
             Some(tree) => job.with(&["--openmpi", &tree.prefix.display().to_string()]),
             None => job,
@@ -129,7 +129,7 @@ impl Run<'_> {
         let scratch = Scratch::new("mpi")?;
         let mut command = vec![self.program.as_os_str().to_owned()];
         command.extend(self.arguments.iter().map(Into::into));
-        let mut job = Job::new(self.nodes, self.ranks.div_ceil(self.nodes), &command);
+        let mut job = TestJob::new(self.nodes, self.ranks.div_ceil(self.nodes), &command);
         job = job.with(&["--np", &self.ranks.to_string()]);
         for variable in &self.header.environment {
             job = job.with(&["--env", variable]);

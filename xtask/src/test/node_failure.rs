@@ -4,7 +4,7 @@
 //! either case nothing is left over, and nobody waits for ever.
 
 use super::guardians::ENDS;
-use super::job::{Job, Outcome};
+use super::job::{Outcome, TestJob};
 use super::mpi;
 use super::mpi::Over;
 use super::scratch::Scratch;
@@ -202,7 +202,7 @@ pub fn run(tier: &mut Tier) {
 }
 
 /// A job that does not end by itself, with its folder for checkpoints.
-pub fn endless(shape: Shape, scratch: &Scratch, with_checkpoints: bool) -> Result<Job> {
+pub fn endless(shape: Shape, scratch: &Scratch, with_checkpoints: bool) -> Result<TestJob> {
     let mut job = RING.job(shape, ENDLESS, scratch)?;
     job.seconds = 60;
     Ok(if with_checkpoints {
@@ -264,7 +264,7 @@ fn the_other_computes() -> Result<()> {
         if faults.is_empty() {
             fs::write(&failed, "").context(|| failed.display().to_string())?;
         }
-        let mut job = workloads::protected(Job::new(2, 1, &words), &checkpoints);
+        let mut job = workloads::protected(TestJob::new(2, 1, &words), &checkpoints);
         job.seconds = 100;
         let option = ["--write-when-failed".to_owned(), failed.display().to_string()];
         let outcome = job.with(&option.each_ref().map(String::as_str)).with(faults).run()?;
@@ -328,7 +328,7 @@ fn soon_over() -> Result<()> {
     for _ in 0..3 {
         let scratch = Scratch::new("recovery")?;
         let checkpoints = workloads::checkpoint_folder(&scratch)?;
-        let mut job = Job::new(2, 2, &[&program.display().to_string(), "1000", "500"]);
+        let mut job = TestJob::new(2, 2, &[&program.display().to_string(), "1000", "500"]);
         job.seconds = 60;
         let killed = ["--checkpoint-at", "0", "--kill-after", "guardian:1", "0"];
         let outcome = workloads::protected(job, &checkpoints).with(&killed).run()?;
@@ -448,7 +448,7 @@ fn other_ends() -> Result<()> {
     let program = mpi::compile(&paths::root().join("xtask/programs/ends.c"))?;
     for (how, code) in ENDS.iter().filter(|(how, _)| *how != "exit 0 without finalize") {
         let scratch = Scratch::new("node-loss")?;
-        let job = Job::new(3, 1, &[program.as_os_str(), how.as_ref()]);
+        let job = TestJob::new(3, 1, &[program.as_os_str(), how.as_ref()]);
         let mut job = workloads::protected(job, &workloads::checkpoint_folder(&scratch)?);
         job.seconds = 60;
         let outcome = job.run()?;

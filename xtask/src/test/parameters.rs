@@ -1,7 +1,7 @@
 //! MCA parameters: the reference is current, names of 0.1.0 still work, `verbose` prints what is
 //! done.
 
-use super::job::{Job, Outcome};
+use super::job::{Outcome, TestJob};
 use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Tier;
@@ -54,7 +54,7 @@ fn full(name: &str) -> String {
 fn sends(options: &[&str]) -> Result<Outcome> {
     let file = paths::root().join("xtask/programs/exchange.c");
     let program = mpi::compile(&file)?.display().to_string();
-    let outcome = Job::new(2, 1, &[program]).with(options).run()?;
+    let outcome = TestJob::new(2, 1, &[program]).with(options).run()?;
     outcome.must(outcome.code == 0, "the job failed")?;
     Ok(outcome)
 }

@@ -9,10 +9,10 @@ use super::schedule::Load::{Alone, Jobs, Processors};
 use super::schedule::Task;
 use super::summary::Tier;
 use super::{
-    Options, checkpoint_faults, checkpoint_restart, cluster, coordinator_failover, crates, errors,
-    examples, fuzz, guardians, local_storage, lost_output, miri, mpi, node_failure, one_sided,
-    parameters, phase_failures, programs, replay, slurm, source, spare_nodes, time_determinants,
-    trees, triggers,
+    TestOptions, checkpoint_faults, checkpoint_restart, cluster, coordinator_failover, crates,
+    errors, examples, fuzz, guardians, local_storage, lost_output, miri, mpi, node_failure,
+    one_sided, parameters, phase_failures, programs, replay, slurm, source, spare_nodes,
+    time_determinants, trees, triggers,
 };
 use crate::{build, setup};
 
@@ -25,7 +25,7 @@ const COMPONENT: &str = "component";
 const PROGRAMS_AT_A_TIME: usize = 10;
 
 /// All tiers that were asked for.
-pub fn tasks(options: &Options) -> Vec<Task<'_>> {
+pub fn tasks(options: &TestOptions) -> Vec<Task<'_>> {
     let mut tasks = vec![Task::new(PACKAGES, Jobs, &[], |tier| {
         tier.check("installed", setup::run);
     })];
@@ -61,7 +61,7 @@ pub fn tasks(options: &Options) -> Vec<Task<'_>> {
 }
 
 /// What needs no MPI.
-fn sources<'t>(tasks: &mut Vec<Task<'t>>, options: &'t Options) {
+fn sources<'t>(tasks: &mut Vec<Task<'t>>, options: &'t TestOptions) {
     let after: &[&str] = &[PACKAGES];
     tasks.push(Task::new("source", Processors, &[], source::run));
     tasks.push(Task::new("Rust tests", Processors, after, source::tests));
@@ -85,7 +85,7 @@ fn component(tasks: &mut Vec<Task>) {
 }
 
 /// Everything that runs jobs.
-fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t Options) {
+fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t TestOptions) {
     let built: &[&str] = &[COMPONENT];
     tasks.push(Task::new("emulated cluster", Jobs, &[PACKAGES], cluster::run));
     tasks.push(Task::new(
@@ -99,7 +99,7 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t Options) {
     tasks.push(Task::new("failures while a checkpoint is taken", Jobs, built, move |tier| {
         checkpoint_faults::run(tier, by_the_clock);
     }));
-    let more: [(&str, Run); 16] = [
+    let more: [(&str, TaskRun); 16] = [
         ("checkpoint, kill -9 of everything, restart", checkpoint_restart::run),
         ("replay of nondeterministic events", replay::run),
         ("checkpoint triggers, and output of restarted jobs", triggers::run),
@@ -124,7 +124,7 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t Options) {
 }
 
 /// What runs a tier.
-type Run = fn(&mut Tier);
+type TaskRun = fn(&mut Tier);
 
 /// How our programs run.
 struct Programs {

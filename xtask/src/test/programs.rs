@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::job::Job;
+use super::job::TestJob;
 use super::scratch::Scratch;
 use super::summary::Tier;
 use super::workloads::SCALAPACK;
@@ -121,7 +121,7 @@ fn scalapack() -> Vec<Program> {
 
 fn try_program(program: &Program) -> Result<()> {
     let (nodes, ppn) = program.shape;
-    let mut job = Job::new(nodes, ppn, &program.command);
+    let mut job = TestJob::new(nodes, ppn, &program.command);
     job.folder = PathBuf::from(&program.folder);
     let outcome = job.run()?;
     let said = outcome.said();
@@ -153,7 +153,7 @@ fn run_hpcc() -> Result<()> {
     let input = scratch.0.join("hpccinf.txt");
     fs::write(&input, hpcc::input(2, 3)).context(|| input.display().to_string())?;
     let command = ["env", &preload, &prefix, "hpcc"];
-    let mut job = Job::new(3, 2, &command).with(&["--report", "report.json"]);
+    let mut job = TestJob::new(3, 2, &command).with(&["--report", "report.json"]);
     job.folder = scratch.0.clone();
     job.seconds = 600;
     let outcome = job.run()?;

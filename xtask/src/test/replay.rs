@@ -6,7 +6,7 @@
 
 use std::fs;
 
-use super::job::{Job, SECONDS};
+use super::job::{SECONDS, TestJob};
 use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Tier;
@@ -68,7 +68,7 @@ fn runs_twice(shape: Shape, rounds: u32, from: From) -> Result<Vec<String>> {
     let words = [program.display().to_string(), rounds.to_string(), folder.clone()];
     // Recorded from the checkpoint on, and nobody is to go on.
     let record = ["--env", "RUSTBTL_RECORD=line"];
-    let job = Job::new(shape.0, shape.1, &words).with(&record);
+    let job = TestJob::new(shape.0, shape.1, &words).with(&record);
     let mut job = workloads::with_checkpoints(job, &checkpoints).with(&TIMES);
     let journals = scratch.0.join("journals");
     if from != From::Nobody {
@@ -116,7 +116,7 @@ fn polls_while_checkpoints_are_taken(checkpoints: u32) -> Result<Vec<String>> {
     let folder = workloads::checkpoint_folder(&scratch)?;
     let program = mpi::compile_with(&paths::root().join("tests/workloads/at_checkpoint.c"), &[])?;
     let words = [program.display().to_string(), scratch.0.display().to_string()];
-    let mut job = Job::new(SHAPE.0, SHAPE.1, &words).with(&["--env", "RUSTBTL_RECORD=line"]);
+    let mut job = TestJob::new(SHAPE.0, SHAPE.1, &words).with(&["--env", "RUSTBTL_RECORD=line"]);
     job = workloads::with_checkpoints(job, &folder);
     for _ in 0..checkpoints {
         job = job.with(&["--checkpoint-at", "1"]);

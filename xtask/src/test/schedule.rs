@@ -40,7 +40,7 @@ impl<'t> Task<'t> {
 }
 
 /// What is to be done, and what is being done.
-struct State<'t> {
+struct ScheduleState<'t> {
     waiting: Vec<Task<'t>>,
     running: Vec<(String, Load)>,
     failed: Vec<String>,
@@ -48,7 +48,7 @@ struct State<'t> {
 }
 
 /// What a lane finds when it polls for work.
-enum Found<'t> {
+enum FoundTask<'t> {
     Task(Task<'t>),
     /// One that cannot run, because another one has failed.
     Hindered(Task<'t>),
@@ -56,23 +56,23 @@ enum Found<'t> {
     NothingMore,
 }
 
-impl<'t> State<'t> {
+impl<'t> ScheduleState<'t> {
     /// The first that can run now.
-    fn take(&mut self) -> Found<'t> {
+    fn take(&mut self) -> FoundTask<'t> {
         if self.waiting.is_empty() {
-            return Found::NothingMore;
+            return FoundTask::NothingMore;
         }
         let failed = |name: &&str| self.failed.iter().any(|failed| failed == name);
         if let Some(at) = self.waiting.iter().position(|task| task.needs.iter().any(failed)) {
-            return Found::Hindered(self.waiting.remove(at));
+            return FoundTask::Hindered(self.waiting.remove(at));
         }
         match self.waiting.iter().position(|task| self.can_run(task)) {
             Some(at) => {
                 let task = self.waiting.remove(at);
                 self.running.push((task.name.clone(), task.load));
-                Found::Task(task)
+                FoundTask::Task(task)
             }
-            None => Found::NothingNow,
+            None => FoundTask::NothingNow,
         }
     }
 
@@ -96,7 +96,7 @@ impl<'t> State<'t> {
 
 /// Runs all tiers, `jobs_max` of those with jobs at a time; of those that can run the first.
 pub fn run(summary: &Summary, tasks: Vec<Task>, jobs_max: usize) {
-    let state = State { waiting: tasks, running: Vec::new(), failed: Vec::new(), jobs_max };
+    let state = ScheduleState { waiting: tasks, running: Vec::new(), failed: Vec::new(), jobs_max };
     let (state, changed) = (Mutex::new(state), Condvar::new());
     thread::scope(|scope| {
         for _ in 0..=jobs_max {
@@ -105,14 +105,14 @@ pub fn run(summary: &Summary, tasks: Vec<Task>, jobs_max: usize) {
     });
 }
 
-fn lane(summary: &Summary, state: &Mutex<State>, changed: &Condvar) {
+fn lane(summary: &Summary, state: &Mutex<ScheduleState>, changed: &Condvar) {
     let mut locked = lock(state);
     loop {
         let (task, can_run) = match locked.take() {
-            Found::Task(task) => (task, true),
-            Found::Hindered(task) => (task, false),
-            Found::NothingMore => return,
-            Found::NothingNow => {
+            FoundTask::Task(task) => (task, true),
+            FoundTask::Hindered(task) => (task, false),
+            FoundTask::NothingMore => return,
+            FoundTask::NothingNow => {
                 locked = changed.wait(locked).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
@@ -138,7 +138,7 @@ fn in_tier(summary: &Summary, task: Task) -> bool {
     tier.is_good()
 }
 
-fn lock<'l, 't>(state: &'l Mutex<State<'t>>) -> MutexGuard<'l, State<'t>> {
+fn lock<'l, 't>(state: &'l Mutex<ScheduleState<'t>>) -> MutexGuard<'l, ScheduleState<'t>> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

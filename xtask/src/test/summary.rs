@@ -16,12 +16,12 @@ const LAST_LINES: usize = 25;
 pub struct Summary {
     only: Option<String>,
     start: Instant,
-    state: Mutex<State>,
+    state: Mutex<TierState>,
 }
 
 /// What has passed and failed so far.
 #[derive(Default)]
-struct State {
+struct TierState {
     screen: Screen,
     passed: usize,
     failed: Vec<String>,
@@ -50,13 +50,13 @@ impl Summary {
         state.failed.is_empty()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TierState> {
         // A case that panics has left it whole: all changes are single steps.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl TierState {
     fn sum(&self, total: Duration) -> String {
         let mut text = String::new();
         if self.times.len() > 1 {

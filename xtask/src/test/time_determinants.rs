@@ -2,7 +2,7 @@
 //! two seconds later: it draws the same again, or else contradicts what others have received from
 //! it.
 
-use super::job::{Job, Outcome};
+use super::job::{Outcome, TestJob};
 use super::mpi;
 use super::node_failure::must_be_clean;
 use super::scratch::Scratch;
@@ -61,7 +61,7 @@ fn run_in(scratch: &Scratch, mode: &str, options: &[&str], rolls_back: usize) ->
     let [failed, checkpoint] =
         ["failed", "checkpoint"].map(|name| scratch.0.join(name).display().to_string());
     let command = [program()?, ENDLESS.to_string(), failed, checkpoint.clone(), mode.to_string()];
-    let job = workloads::protected(Job::new(SHAPE.0, SHAPE.1, &command), &checkpoints);
+    let job = workloads::protected(TestJob::new(SHAPE.0, SHAPE.1, &command), &checkpoints);
     let job = job.with(&["--checkpoint-at", "0", "--write-after", &checkpoint, "1"]).with(&RECOVER);
     let outcome = job.with(options).run()?;
     outcome.must(outcome.code == 0, "the job failed")?;

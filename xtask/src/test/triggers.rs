@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::job::{Job, Outcome};
+use super::job::{Outcome, TestJob};
 use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Tier;
@@ -13,7 +13,7 @@ use super::workloads::{self, RING, Shape, Undisturbed};
 use crate::cluster::KILLED;
 use crate::error::{Result, fail};
 use crate::paths;
-use crate::report::{self, Rank};
+use crate::report::{self, ReportedRank};
 
 const SHAPE: Shape = (2, 2);
 /// Of the log of each rank, and what rank 0 sends to the other node.
@@ -51,7 +51,7 @@ pub fn run(tier: &mut Tier) {
     tier.check("signals: not chosen, the programs get them", not_chosen);
     for part in [0.3, 0.45, 0.6] {
         let title = format!("output: a rank is killed after {part} of a run, each line once");
-        tier.count(&title, || output(part, Ending::Rank));
+        tier.count(&title, || output(part, Ending::ReportedRank));
         let title = format!("output: all is killed after {part} of a run, nothing twice, in order");
         tier.count(&title, || output(part, Ending::Everything));
     }
@@ -62,11 +62,15 @@ fn source(name: &str) -> PathBuf {
 }
 
 /// The job that sends more than its log holds, and what its ranks report.
-fn full_log(scratch: &Scratch, options: &[&str], patience: &str) -> Result<(Outcome, Vec<Rank>)> {
+fn full_log(
+    scratch: &Scratch,
+    options: &[&str],
+    patience: &str,
+) -> Result<(Outcome, Vec<ReportedRank>)> {
     let program = mpi::compile(&source("full_log.c"))?.display().to_string();
     let file = scratch.0.join("report.json").display().to_string();
     let (budget, total) = (BUDGET.to_string(), TOTAL.to_string());
-    let mut job = Job::new(SHAPE.0, SHAPE.1, &[&program, &budget, &total, patience]);
+    let mut job = TestJob::new(SHAPE.0, SHAPE.1, &[&program, &budget, &total, patience]);
     job = job.with(&["--report", &file, "--mca", "vprotocol_correlated_log_budget", &budget]);
     let outcome = job.with(options).run()?;
     outcome.must(outcome.code == 0, "the job failed")?;
@@ -75,7 +79,7 @@ fn full_log(scratch: &Scratch, options: &[&str], patience: &str) -> Result<(Outc
     Ok((outcome, ranks))
 }
 
-fn counter(rank: &Rank, name: &str) -> u64 {
+fn counter(rank: &ReportedRank, name: &str) -> u64 {
     rank.counters.get(name).copied().unwrap_or(u64::MAX)
 }
 
@@ -162,7 +166,8 @@ fn nonsense() -> Result<()> {
     let scratch = Scratch::new("signal")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
     for name in ["KILL", "USR1:later", "TERM", "RTMIN+99", "USR2,what"] {
-        let job = workloads::with_checkpoints(Job::new(1, 2, &["echo", "started"]), &checkpoints);
+        let job =
+            workloads::with_checkpoints(TestJob::new(1, 2, &["echo", "started"]), &checkpoints);
         let outcome = job.with(&["--mca", "vprotocol_correlated_checkpoint_signal", name]).run()?;
         outcome.must(outcome.code != 0 && !outcome.stdout.contains("started"), name)?;
         outcome.must(
@@ -179,7 +184,7 @@ fn not_chosen() -> Result<()> {
     let scratch = Scratch::new("signal")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let script = "trap 'echo GOT; exit 0' USR1; for i in $(seq 200); do sleep 0.1; done";
-    let job = workloads::with_checkpoints(Job::new(1, 2, &["sh", "-c", script]), &checkpoints);
+    let job = workloads::with_checkpoints(TestJob::new(1, 2, &["sh", "-c", script]), &checkpoints);
     let options =
         ["--mca", "vprotocol_correlated_checkpoint_signal", "USR2", "--signal", "10", "3"];
     let outcome = job.with(&options).run()?;
@@ -214,7 +219,7 @@ fn printed(outcome: &Outcome) -> Result<Printed> {
 #[derive(Clone, Copy, PartialEq)]
 enum Ending {
     /// mpirun prints what has reached it, and ends.
-    Rank,
+    ReportedRank,
     /// mpirun has no time to print what is on its way to it.
     Everything,
 }
@@ -227,11 +232,12 @@ fn output(part: f64, ending: Ending) -> Result<(usize, String)> {
     let program = mpi::compile(&source("print_lines.c"))?.display().to_string();
     // The second half is printed when the checkpoint is there, however long that takes.
     let file = scratch.0.join("half").display().to_string();
-    let job = Job::new(SHAPE.0, SHAPE.1, &[&program, &PRINTED.to_string(), PAUSE_US, "1", &file]);
+    let job =
+        TestJob::new(SHAPE.0, SHAPE.1, &[&program, &PRINTED.to_string(), PAUSE_US, "1", &file]);
     let job = job.with(&["--write-after", &file, "go on"]);
     let seconds = PRINTED as f64 * 5e-3 + 1.0;
     let after: &[&str] = match ending {
-        Ending::Rank => &["--kill-after", "rank:2", "0.21"],
+        Ending::ReportedRank => &["--kill-after", "rank:2", "0.21"],
         Ending::Everything => &["--kill-all-after", "0.21"],
     };
     let job = job.with(&["--checkpoint-at", &(part * seconds).to_string()]).with(after);
@@ -239,7 +245,7 @@ fn output(part: f64, ending: Ending) -> Result<(usize, String)> {
     first.must(first.code == KILLED, "it should have been killed in the middle")?;
     let nothing: [&str; 0] = [];
     let folder = checkpoints.display().to_string();
-    let again = Job::new(SHAPE.0, SHAPE.1, &nothing).with(&["--restart", &folder]);
+    let again = TestJob::new(SHAPE.0, SHAPE.1, &nothing).with(&["--restart", &folder]);
     let second = again.run()?;
     second.must(second.code == 0, "the restarted job failed")?;
     let (before, after) = (printed(&first)?, printed(&second)?);
@@ -259,7 +265,7 @@ fn output(part: f64, ending: Ending) -> Result<(usize, String)> {
         }
     }
     // What was under way, not what was printed long before.
-    let most = if ending == Ending::Rank { 0 } else { 8 * 20 };
+    let most = if ending == Ending::ReportedRank { 0 } else { 8 * 20 };
     first.must(lost <= most, &format!("{lost} lines are lost"))?;
     Ok((1, format!("; lines on their way to mpirun that are lost: {lost}")))
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::job::{Job, Outcome};
+use super::job::{Outcome, TestJob};
 use super::mpi::{self, Over};
 use super::scratch::Scratch;
 use crate::demo::hpcc::{self, Results};
@@ -143,7 +143,7 @@ pub const QR: Program = Program { name: "ScaLAPACK, QR", what: What::Scalapack("
 
 impl Program {
     /// The job of this program with this number of iterations.
-    pub fn job(&self, shape: Shape, iterations: u64, scratch: &Scratch) -> Result<Job> {
+    pub fn job(&self, shape: Shape, iterations: u64, scratch: &Scratch) -> Result<TestJob> {
         self.job_over(&Over::Component, shape, iterations, scratch)
     }
 
@@ -154,10 +154,10 @@ impl Program {
         shape: Shape,
         iterations: u64,
         scratch: &Scratch,
-    ) -> Result<Job> {
+    ) -> Result<TestJob> {
         let (nodes, ppn) = shape;
         let command = self.command(over, shape, iterations, scratch)?;
-        let mut job = over.job(Job::new(nodes, ppn, &command));
+        let mut job = over.job(TestJob::new(nodes, ppn, &command));
         job.folder = self.folder(scratch);
         Ok(job)
     }
@@ -279,7 +279,7 @@ pub fn open_gate(scratch: &Scratch, iterations: u64) -> Result<()> {
 
 /// Runs a job whose program goes so many iterations and no further, until `happened`.
 pub fn run_until(
-    job: &Job,
+    job: &TestJob,
     scratch: &Scratch,
     iterations: u64,
     happened: impl Fn() -> bool + Sync,
@@ -291,7 +291,7 @@ pub fn run_until(
 /// Runs a job whose gate opens so far each time that something has happened, one after the other;
 /// polled.
 pub fn in_steps<F: Fn() -> bool + Sync>(
-    job: &Job,
+    job: &TestJob,
     scratch: &Scratch,
     steps: &[(F, u64)],
 ) -> Result<Outcome> {
@@ -339,7 +339,12 @@ pub fn library(name: &str, scratch: &Scratch) -> Result<PathBuf> {
 
 /// A job of a program that knows of no gate: before the `call`-th message that rank 0 sends or
 /// receives it waits until [`gate`] is there; its first checkpoint is requested meanwhile.
-pub fn gated_at_call(program: &Program, shape: Shape, call: u32, scratch: &Scratch) -> Result<Job> {
+pub fn gated_at_call(
+    program: &Program,
+    shape: Shape,
+    call: u32,
+    scratch: &Scratch,
+) -> Result<TestJob> {
     let library = library("gate_calls", scratch)?;
     let gate = gate(scratch).display().to_string();
     let mut command = vec![
@@ -349,24 +354,24 @@ pub fn gated_at_call(program: &Program, shape: Shape, call: u32, scratch: &Scrat
         format!("GATE={gate}"),
     ];
     command.extend(program.command(&Over::Component, shape, 0, scratch)?);
-    let mut job = Job::new(shape.0, shape.1, &command);
+    let mut job = TestJob::new(shape.0, shape.1, &command);
     job.folder = program.folder(scratch);
     Ok(job.with(&["--checkpoint-at", "0", "--checkpoint-when", &format!("{gate}.reached")]))
 }
 
 /// The options of a job that keeps its checkpoints in this folder, and is killed as a whole.
-pub fn with_checkpoints(job: Job, checkpoints: &Path) -> Job {
+pub fn with_checkpoints(job: TestJob, checkpoints: &Path) -> TestJob {
     protected(job, checkpoints).with(&["--mca", "vprotocol_correlated_recover", "0"])
 }
 
 /// Those of a job that goes on when a part of it fails.
-pub fn protected(job: Job, checkpoints: &Path) -> Job {
+pub fn protected(job: TestJob, checkpoints: &Path) -> TestJob {
     job.with(&["--mca", "vprotocol_correlated_checkpoint_dir", &checkpoints.display().to_string()])
 }
 
 /// A job that is restarted from checkpoints, in the folder of the test.
-pub fn restart((nodes, ppn): Shape, checkpoints: &Path, scratch: &Scratch) -> Job {
-    let mut job = Job::restart(nodes, ppn, checkpoints);
+pub fn restart((nodes, ppn): Shape, checkpoints: &Path, scratch: &Scratch) -> TestJob {
+    let mut job = TestJob::restart(nodes, ppn, checkpoints);
     job.folder = scratch.0.clone();
     job
 }

@@ -17,7 +17,7 @@ pub use files::hex;
 
 /// The command line of `cargo xtask ompi-tree`.
 #[derive(Args)]
-pub struct Options {
+pub struct TreeOptions {
     #[command(subcommand)]
     task: Task,
 }
@@ -104,7 +104,7 @@ pub fn prepare(tree: &Path) -> Result<(Version, usize)> {
 }
 
 /// Does what was asked for.
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &TreeOptions) -> Result<()> {
     match &options.task {
         Task::Prepare { dir } => {
             let (version, _) = prepare(dir)?;

@@ -30,7 +30,7 @@ impl Hub {
 }
 
 #[derive(Debug)]
-struct Peer {
+struct InprocPeer {
     id: PeerId,
     output: Producer<Heap>,
     input: Consumer<Heap>,
@@ -44,7 +44,7 @@ pub struct Inproc {
     me: usize,
     hub: Arc<Hub>,
     /// By index; our own place is empty.
-    peers: Vec<Option<Peer>>,
+    peers: Vec<Option<InprocPeer>>,
     turn: usize,
     /// The ring whose frame is handed out.
     current: Option<usize>,
@@ -78,8 +78,10 @@ pub fn connected(ids: &[PeerId], ring_bytes: usize) -> Vec<Inproc> {
         for j in 0..i {
             let (to_j, at_j) = heap(ring_bytes);
             let (to_i, at_i) = heap(ring_bytes);
-            ends[i].peers[j] = Some(Peer { id: ids[j], output: to_j, input: at_i, gone: false });
-            ends[j].peers[i] = Some(Peer { id: ids[i], output: to_i, input: at_j, gone: false });
+            ends[i].peers[j] =
+                Some(InprocPeer { id: ids[j], output: to_j, input: at_i, gone: false });
+            ends[j].peers[i] =
+                Some(InprocPeer { id: ids[i], output: to_i, input: at_j, gone: false });
         }
     }
     ends

@@ -7,7 +7,7 @@ pub mod set_counters;
 pub mod slots;
 
 pub use crate::transports::set_memory::set_counters::SetCounters;
-pub use crate::transports::set_memory::slots::{Entry, Found, SLOTS, Slots};
+pub use crate::transports::set_memory::slots::{Entry, SLOTS, SlotRead, Slots};
 
 use core::sync::atomic::AtomicU64;
 

@@ -35,7 +35,7 @@ pub enum Entry<'a> {
 
 /// Outcome of [`Slots::read`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Found {
+pub enum SlotRead {
     /// A determinant of a rank of the set: its bytes were appended.
     Own,
     /// What was piggybacked to here from this set.
@@ -110,7 +110,7 @@ impl Slots {
 
     /// What is at this place. `None`: it is not to be had, or not yet, or is stable since long;
     /// `out` is as it was.
-    pub fn read(&self, place: u64, out: &mut Vec<u8>) -> Option<Found> {
+    pub fn read(&self, place: u64, out: &mut Vec<u8>) -> Option<SlotRead> {
         let slot = self.slot(place);
         // [slot] written.
         if slot.at.load(Ordering::Acquire) != place + 1 {
@@ -125,9 +125,9 @@ impl Slots {
                     out.extend_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
                 }
                 out.truncate(before + bytes);
-                Some(Found::Own)
+                Some(SlotRead::Own)
             }
-            CARRIED => Some(Found::Carried(SetId((head >> REST) as u32))),
+            CARRIED => Some(SlotRead::Carried(SetId((head >> REST) as u32))),
             _ => None,
         };
         // [slot] S2: if any of it was of another place, `at` is seen to be another one.
@@ -146,7 +146,7 @@ mod tests {
     use core::sync::atomic::AtomicBool;
     use std::thread;
 
-    fn read(slots: &Slots, place: u64) -> Option<(Found, Vec<u8>)> {
+    fn read(slots: &Slots, place: u64) -> Option<(SlotRead, Vec<u8>)> {
         let mut out = vec![7];
         let found = slots.read(place, &mut out);
         assert_eq!(out.remove(0), 7);
@@ -162,10 +162,10 @@ mod tests {
             let entry: Vec<u8> = (0..bytes as u8).collect();
             let place = bytes as u64;
             assert!(slots.write(place, 0, Entry::Own(&entry)));
-            assert_eq!(read(&slots, place), Some((Found::Own, entry)));
+            assert_eq!(read(&slots, place), Some((SlotRead::Own, entry)));
         }
         assert!(slots.write(9, 0, Entry::Carried(SetId(u32::MAX))));
-        assert_eq!(read(&slots, 9), Some((Found::Carried(SetId(u32::MAX)), vec![])));
+        assert_eq!(read(&slots, 9), Some((SlotRead::Carried(SetId(u32::MAX)), vec![])));
         assert_eq!(read(&slots, 9 + SLOTS as u64), None);
         assert_eq!(read(&slots, 10), None);
     }
@@ -182,12 +182,12 @@ mod tests {
         let (slots, around) = (Slots::default(), SLOTS as u64);
         assert!(slots.write(5, 0, Entry::Own(&[1])));
         assert!(!slots.write(5 + around, 5, Entry::Own(&[2])));
-        assert_eq!(read(&slots, 5), Some((Found::Own, vec![1])));
+        assert_eq!(read(&slots, 5), Some((SlotRead::Own, vec![1])));
         assert_eq!(read(&slots, 5 + around), None);
         // That one had no slot; the next one may.
         assert!(slots.write(5 + 2 * around, 6 + around, Entry::Own(&[3])));
         assert_eq!(read(&slots, 5), None);
-        assert_eq!(read(&slots, 5 + 2 * around), Some((Found::Own, vec![3])));
+        assert_eq!(read(&slots, 5 + 2 * around), Some((SlotRead::Own, vec![3])));
         // A later incarnation begins with any place.
         let (slots, base) = (Slots::default(), 1_000_000);
         assert!(slots.write(base, base, Entry::Own(&[4])));

@@ -35,7 +35,7 @@ const STREAM: u32 = 4;
 const LEFT_ALONE_TICKS: u64 = 900;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Link {
+enum RingLink {
     /// Nothing sent yet: the receiver does not poll the ring.
     Silent,
     /// In use.
@@ -47,7 +47,7 @@ enum Link {
 #[derive(Debug)]
 struct Outgoing {
     ring: Producer<Raw>,
-    link: Link,
+    link: RingLink,
     to: usize,
 }
 
@@ -67,7 +67,7 @@ enum Presence {
 }
 
 #[derive(Debug)]
-struct Peer {
+struct ShmPeer {
     id: PeerId,
     presence: Presence,
     access: Access,
@@ -91,7 +91,7 @@ pub struct Shm {
     row: u32,
     bell: u64,
     /// By local index, myself included.
-    peers: Box<[Peer]>,
+    peers: Box<[ShmPeer]>,
     events: VecDeque<Event>,
     leaving: u32,
     closed: bool,
@@ -135,7 +135,7 @@ impl Shm {
                 // SAFETY: `segment` is stored behind the rings; this is the only producer that
                 // this rank makes for the pair.
                 let ring = Producer::new(unsafe { segment.ring(me, to) });
-                Outgoing { ring, link: Link::Silent, to }
+                Outgoing { ring, link: RingLink::Silent, to }
             })
             .collect();
         let peers = peers
@@ -146,7 +146,7 @@ impl Shm {
                     // SAFETY: as above, for the consumers.
                     Consumer::new(unsafe { segment.ring(from, me) })
                 });
-                Peer { id, presence: Presence::Present, access: Access::Unknown, incoming }
+                ShmPeer { id, presence: Presence::Present, access: Access::Unknown, incoming }
             })
             .collect();
         let limits = Limits {
@@ -236,7 +236,7 @@ impl Shm {
     pub fn send_words(&mut self, to: PeerId, header: [u64; 4], payload: &[u8]) -> bool {
         if let Some(slot) = self.slot(to)
             && let Some(outgoing) = self.outgoing.get_mut(slot)
-            && outgoing.link == Link::Announced
+            && outgoing.link == RingLink::Announced
         {
             self.row = 0;
             if core::mem::take(&mut self.received) {
@@ -261,7 +261,7 @@ impl Shm {
     #[inline(never)]
     fn announce(&mut self, slot: usize) {
         let (me, to) = (self.segment.me(), self.outgoing[slot].to);
-        self.outgoing[slot].link = Link::Announced;
+        self.outgoing[slot].link = RingLink::Announced;
         // [bell] the bit, then the bell.
         self.segment.bitmap(to)[me / 64].fetch_or(1 << (me % 64), Ordering::Release);
         self.segment.bell(to).rings.fetch_add(1, Ordering::Release);
@@ -270,7 +270,7 @@ impl Shm {
     #[cold]
     #[inline(never)]
     fn open(&mut self, slot: usize) -> bool {
-        if self.outgoing[slot].link == Link::Closed || self.closed {
+        if self.outgoing[slot].link == RingLink::Closed || self.closed {
             return false;
         }
         self.segment.warm(self.segment.me(), self.outgoing[slot].to);
@@ -414,7 +414,7 @@ impl Shm {
             }
         }
         if let Some(slot) = self.slot(id) {
-            self.outgoing[slot].link = Link::Closed;
+            self.outgoing[slot].link = RingLink::Closed;
         }
         self.events.push_back(Event::Down { peer: id, said_goodbye, reason });
     }
@@ -469,7 +469,7 @@ impl Transport for Shm {
         debug_assert_eq!(taken, 0, "shm takes all or nothing");
         self.row = 0;
         let Some(slot) = self.slot(to) else { return Sent::Down };
-        let first = self.outgoing[slot].link != Link::Announced;
+        let first = self.outgoing[slot].link != RingLink::Announced;
         if first && !self.open(slot) {
             return Sent::Down;
         }
@@ -564,7 +564,7 @@ impl Transport for Shm {
             self.segment.rank(me).state.store(STATE_LEFT, Ordering::Release);
             for slot in 0..self.outgoing.len() {
                 let to = self.outgoing[slot].to;
-                self.outgoing[slot].link = Link::Closed;
+                self.outgoing[slot].link = RingLink::Closed;
                 self.segment.bell(to).rings.fetch_add(1, Ordering::Release);
             }
         }

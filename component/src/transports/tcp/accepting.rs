@@ -3,7 +3,7 @@
 use crate::os::socket;
 use crate::transports::tcp::handshake::{Names, Verdict};
 use crate::transports::tcp::pending_connection::{PendingConnection, Progress};
-use crate::transports::tcp::{ACCEPTS, EpollToken, Link, PENDING_MAX, Tcp};
+use crate::transports::tcp::{ACCEPTS, ConnectionLink, EpollToken, PENDING_MAX, Tcp};
 use rustbtl_fragments::ids::PeerId;
 
 impl Tcp {
@@ -62,19 +62,19 @@ impl Tcp {
         let stale = names.incarnation < peer.incarnation;
         let restarted = names.incarnation > peer.incarnation;
         let duplicate = match peer.link {
-            Link::Up(_) => !restarted && names.generation < peer.generation,
-            Link::Dialing => {
+            ConnectionLink::Up(_) => !restarted && names.generation < peer.generation,
+            ConnectionLink::Dialing => {
                 let active = peer.dial.as_ref().is_some_and(|dial| dial.is_active());
                 active && self.config.me < peer.id && !restarted
             }
-            Link::Idle | Link::Down => false,
+            ConnectionLink::Idle | ConnectionLink::Down => false,
         };
         if stale || duplicate {
             pending.answer(&self.secret, Verdict::Duplicate);
             return;
         }
         let generation = peer.generation.max(names.generation) + 1;
-        if let Link::Up(at) = peer.link {
+        if let ConnectionLink::Up(at) = peer.link {
             let what = if restarted { "restarted" } else { "lost the connection" };
             self.close_connection(at, false, format!("the peer has {what} and connects again"));
         }
@@ -82,7 +82,7 @@ impl Tcp {
         if pending.answer(&self.secret, Verdict::Accepted(generation)) {
             let PendingConnection { stream, address, .. } = pending;
             self.open(slot, stream, address, names.incarnation, generation);
-        } else if self.peers[slot].link == Link::Dialing {
+        } else if self.peers[slot].link == ConnectionLink::Dialing {
             self.dial(slot);
         }
     }

@@ -14,7 +14,7 @@ const PAUSE_MS_MAX: u64 = 500;
 const PROMISE_MS: u64 = 1_000;
 
 #[derive(Debug)]
-enum State {
+enum DialState {
     /// The kernel connects.
     Connecting(TcpStream, u64),
     /// Hello is sent.
@@ -32,7 +32,7 @@ pub(super) struct Dial {
     at: usize,
     hello: Names,
     secret: [u8; 32],
-    state: State,
+    state: DialState,
     pause_ms: u64,
     give_up_ms: u64,
     last: String,
@@ -63,7 +63,7 @@ impl Dial {
             at: 0,
             hello,
             secret: peer.secret,
-            state: State::Pause(now_ms),
+            state: DialState::Pause(now_ms),
             pause_ms: PAUSE_MS_FIRST,
             give_up_ms: now_ms + u64::from(connect_ms_max),
             last: "it has published no address".to_owned(),
@@ -72,15 +72,17 @@ impl Dial {
 
     /// Is something under way, or is this a pause between attempts?
     pub(super) fn is_active(&self) -> bool {
-        !matches!(self.state, State::Pause(_))
+        !matches!(self.state, DialState::Pause(_))
     }
 
     /// The socket, and whether it waits to be writable.
     pub(super) fn socket(&self) -> Option<(&TcpStream, bool)> {
         match &self.state {
-            State::Connecting(stream, _) => Some((stream, true)),
-            State::Challenged(stream, _) | State::Proved(stream, ..) => Some((stream, false)),
-            State::Pause(_) => None,
+            DialState::Connecting(stream, _) => Some((stream, true)),
+            DialState::Challenged(stream, _) | DialState::Proved(stream, ..) => {
+                Some((stream, false))
+            }
+            DialState::Pause(_) => None,
         }
     }
 
@@ -88,27 +90,27 @@ impl Dial {
     pub(super) fn drive(&mut self, now_ms: u64) -> Step {
         let mut changed = false;
         loop {
-            let pause = State::Pause(now_ms);
+            let pause = DialState::Pause(now_ms);
             let next = match std::mem::replace(&mut self.state, pause) {
-                State::Pause(until) if until > now_ms => {
-                    self.state = State::Pause(until);
+                DialState::Pause(until) if until > now_ms => {
+                    self.state = DialState::Pause(until);
                     return Step::Waiting(changed);
                 }
-                State::Pause(_) => match self.addresses.get(self.at) {
+                DialState::Pause(_) => match self.addresses.get(self.at) {
                     None => return Step::Failed(self.last.clone(), false),
                     Some(&address) => match socket::connect(address) {
-                        Ok(stream) => State::Connecting(stream, now_ms + ADDRESS_MS_MAX),
+                        Ok(stream) => DialState::Connecting(stream, now_ms + ADDRESS_MS_MAX),
                         Err(error) => self.missed(error.to_string(), now_ms),
                     },
                 },
-                State::Connecting(stream, until) => {
+                DialState::Connecting(stream, until) => {
                     match socket::connected(&stream, self.addresses[self.at]) {
                         Ok(true) => match write(&stream, &self.hello.encode()) {
-                            Ok(()) => State::Challenged(stream, Message::new()),
+                            Ok(()) => DialState::Challenged(stream, Message::new()),
                             Err(why) => self.missed(self.name(&why), now_ms),
                         },
                         Ok(false) if now_ms < until => {
-                            self.state = State::Connecting(stream, until);
+                            self.state = DialState::Connecting(stream, until);
                             return Step::Waiting(changed);
                         }
                         Ok(false) => {
@@ -118,15 +120,17 @@ impl Dial {
                         Err(error) => self.missed(error.to_string(), now_ms),
                     }
                 }
-                State::Challenged(stream, mut message) => {
+                DialState::Challenged(stream, mut message) => {
                     match message.read::<CHALLENGE>(&stream) {
                         Read::NotYet => {
-                            self.state = State::Challenged(stream, message);
+                            self.state = DialState::Challenged(stream, message);
                             return Step::Waiting(changed);
                         }
                         Read::Lost(why) => self.missed(self.name(&why), now_ms),
                         Read::Whole(challenge) => match self.answer(&stream, &challenge) {
-                            Ok(names) => State::Proved(stream, message, Box::new(challenge), names),
+                            Ok(names) => {
+                                DialState::Proved(stream, message, Box::new(challenge), names)
+                            }
                             Err(Refusal::Version(theirs)) => {
                                 let why = self.name(&format!(
                                     "it runs another version of this component ({theirs:#x}, \
@@ -145,10 +149,10 @@ impl Dial {
                         },
                     }
                 }
-                State::Proved(stream, mut message, challenge, names) => {
+                DialState::Proved(stream, mut message, challenge, names) => {
                     match message.read::<WELCOME>(&stream) {
                         Read::NotYet => {
-                            self.state = State::Proved(stream, message, challenge, names);
+                            self.state = DialState::Proved(stream, message, challenge, names);
                             return Step::Waiting(changed);
                         }
                         Read::Lost(why) => self.missed(self.name(&why), now_ms),
@@ -159,7 +163,7 @@ impl Dial {
                                     let address = self.addresses[self.at];
                                     return Step::Open(stream, address, names, generation);
                                 }
-                                Ok(Verdict::Duplicate) => State::Pause(now_ms + PROMISE_MS),
+                                Ok(Verdict::Duplicate) => DialState::Pause(now_ms + PROMISE_MS),
                                 Err(_) => {
                                     let why = self.name("it does not know the job's secret");
                                     self.missed(why, now_ms)
@@ -191,15 +195,15 @@ impl Dial {
     }
 
     /// This address did not work: the next one, or all of them again after a pause.
-    fn missed(&mut self, why: String, now_ms: u64) -> State {
+    fn missed(&mut self, why: String, now_ms: u64) -> DialState {
         self.last = why;
         self.at += 1;
         if self.at < self.addresses.len() {
-            return State::Pause(now_ms);
+            return DialState::Pause(now_ms);
         }
         self.at = 0;
         let pause = self.pause_ms;
         self.pause_ms = (2 * pause).min(PAUSE_MS_MAX);
-        State::Pause(now_ms + pause)
+        DialState::Pause(now_ms + pause)
     }
 }

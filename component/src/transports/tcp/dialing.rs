@@ -2,7 +2,7 @@
 
 use crate::os::socket;
 use crate::transports::tcp::dial::{Dial, Step};
-use crate::transports::tcp::{Connection, EpollToken, Event, Link, Tcp, select};
+use crate::transports::tcp::{Connection, ConnectionLink, EpollToken, Event, Tcp, select};
 use std::net::{SocketAddr, TcpStream};
 
 impl Tcp {
@@ -18,7 +18,7 @@ impl Tcp {
         let limit = self.config.connect_ms_max;
         let dial = Dial::new(addresses, &card, hello, self.clock_ms, limit);
         self.peers[slot].dial = Some(Box::new(dial));
-        self.peers[slot].link = Link::Dialing;
+        self.peers[slot].link = ConnectionLink::Dialing;
         self.dialing += 1;
         self.drive_dial(slot);
     }
@@ -37,7 +37,7 @@ impl Tcp {
             }
             Step::Open(stream, address, names, generation) => {
                 self.end_dial(slot);
-                if let Link::Up(_) = self.peers[slot].link {
+                if let ConnectionLink::Up(_) = self.peers[slot].link {
                     return;
                 }
                 self.open(slot, stream, address, names.incarnation, generation);
@@ -75,7 +75,7 @@ impl Tcp {
             let _ = self.epoll.add(&stream, token, false);
         }
         let peer = &mut self.peers[slot];
-        peer.link = Link::Up(at as u32);
+        peer.link = ConnectionLink::Up(at as u32);
         peer.generation = generation;
         peer.incarnation = incarnation;
         let connection = Some(Box::new(Connection::new(
@@ -101,7 +101,7 @@ impl Tcp {
     /// No channel to this peer any more.
     pub(super) fn lost(&mut self, slot: usize, said_goodbye: bool, reason: String) {
         let peer = &mut self.peers[slot];
-        peer.link = Link::Down;
+        peer.link = ConnectionLink::Down;
         let event = Event::Down { peer: peer.id, said_goodbye, reason };
         if self.closing.is_none() {
             self.events.push_back(event);

@@ -56,7 +56,7 @@ const SOME_PACKETS: core::ops::Range<usize> = 1449..12 << 10;
 const NOBODY: u32 = u32::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Link {
+enum ConnectionLink {
     /// Never needed.
     Idle,
     /// We try to connect.
@@ -68,9 +68,9 @@ enum Link {
 }
 
 #[derive(Debug)]
-struct Peer {
+struct KnownPeer {
     id: PeerId,
-    link: Link,
+    link: ConnectionLink,
     /// The incarnation that it last connected in.
     incarnation: u16,
     /// Connections of this pair so far.
@@ -90,7 +90,7 @@ pub struct Tcp {
     epoll: Epoll,
     /// Position in `peers` of each peer id.
     index: Vec<u32>,
-    peers: Vec<Peer>,
+    peers: Vec<KnownPeer>,
     connections: Vec<Option<Box<Connection>>>,
     /// Open ones, the one that was active last in front.
     live: Vec<u32>,
@@ -212,14 +212,14 @@ impl Tcp {
     pub fn renew_peer(&mut self, peer: PeerId, card: TcpPeer) {
         let slot = self.slot_or_new(peer);
         if self.peers[slot].incarnation < card.incarnation {
-            if let Link::Up(at) = self.peers[slot].link {
+            if let ConnectionLink::Up(at) = self.peers[slot].link {
                 self.close_connection(at, false, String::new());
             }
             self.end_dial(slot);
-            self.peers[slot].link = Link::Idle;
+            self.peers[slot].link = ConnectionLink::Idle;
             self.events.retain(|event| !is_of(event, peer));
-        } else if self.peers[slot].link == Link::Down {
-            self.peers[slot].link = Link::Idle;
+        } else if self.peers[slot].link == ConnectionLink::Down {
+            self.peers[slot].link = ConnectionLink::Idle;
         }
         self.add_peer(peer, card);
     }
@@ -233,7 +233,7 @@ impl Tcp {
     /// After [`Event::Down`]: try again. [`Event::Up`] or another `Down` follows.
     pub fn reconnect(&mut self, peer: PeerId) {
         let Some(slot) = self.slot(peer) else { return };
-        if self.peers[slot].link == Link::Down && self.closing.is_none() {
+        if self.peers[slot].link == ConnectionLink::Down && self.closing.is_none() {
             self.dial(slot);
         }
     }
@@ -284,9 +284,9 @@ impl Tcp {
             self.index.resize(at + 1, NOBODY);
         }
         self.index[at] = self.peers.len() as u32;
-        self.peers.push(Peer {
+        self.peers.push(KnownPeer {
             id: peer,
-            link: Link::Idle,
+            link: ConnectionLink::Idle,
             incarnation: 0,
             generation: 0,
             card: None,
@@ -462,7 +462,7 @@ impl Transport for Tcp {
     fn send(&mut self, to: PeerId, header: &[u8], payload: Payload<'_>, taken: usize) -> Sent {
         let Some(slot) = self.slot(to) else { return Sent::Down };
         match self.peers[slot].link {
-            Link::Up(at) => {
+            ConnectionLink::Up(at) => {
                 let epoch = self.epoch;
                 let Some(connection) = self.connections[at as usize].as_mut() else {
                     return Sent::Down;
@@ -474,10 +474,10 @@ impl Transport for Tcp {
                 }
                 sent
             }
-            Link::Down => Sent::Down,
-            Link::Dialing => Sent::Full(0),
-            Link::Idle if self.closing.is_some() => Sent::Down,
-            Link::Idle => {
+            ConnectionLink::Down => Sent::Down,
+            ConnectionLink::Dialing => Sent::Full(0),
+            ConnectionLink::Idle if self.closing.is_some() => Sent::Down,
+            ConnectionLink::Idle => {
                 self.dial(slot);
                 Sent::Full(0)
             }

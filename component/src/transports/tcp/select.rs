@@ -79,7 +79,7 @@ pub(super) fn select(
     }
     let usable = |interface: &&Interface| match interface.address {
         IpAddr::V4(_) => ipv4,
-        // Link-local addresses mean nothing without the interface of the other end.
+        // ConnectionLink-local addresses mean nothing without the interface of the other end.
         IpAddr::V6(ip) => ipv6 && !ip.is_unicast_link_local(),
     };
     let any = |list: &[Entry<'_>], i: &Interface| list.iter().any(|entry| entry.matches(i));

@@ -19,7 +19,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
 /// What is to be done in a checkpoint's folder.
-enum Order {
+enum WriteOrder {
     Write(Box<Manifest>),
     Remove,
 }
@@ -39,7 +39,7 @@ pub type Done = (Vec<Report>, Vec<(PeerId, ToNode)>);
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct ManifestWriter {
-    orders: Sender<(CheckpointId, PathBuf, Order)>,
+    orders: Sender<(CheckpointId, PathBuf, WriteOrder)>,
     reports: Receiver<(CheckpointId, Report)>,
     wake_reader: UnixStream,
     /// Orders of a checkpoint that are not carried out yet, and messages that wait for them.
@@ -49,7 +49,7 @@ pub struct ManifestWriter {
 impl ManifestWriter {
     /// Its thread waits for orders.
     pub fn start() -> io::Result<Self> {
-        let (orders, todo) = mpsc::channel::<(CheckpointId, PathBuf, Order)>();
+        let (orders, todo) = mpsc::channel::<(CheckpointId, PathBuf, WriteOrder)>();
         let (done, reports) = mpsc::channel();
         let (wake_reader, mut wake_writer) = UnixStream::pair()?;
         wake_reader.set_nonblocking(true)?;
@@ -73,15 +73,19 @@ impl ManifestWriter {
 
     /// Writes the manifest of a checkpoint into its folder.
     pub fn write(&mut self, folder: PathBuf, manifest: Manifest) {
-        self.order(CheckpointId(manifest.checkpoint), folder, Order::Write(Box::new(manifest)));
+        self.order(
+            CheckpointId(manifest.checkpoint),
+            folder,
+            WriteOrder::Write(Box::new(manifest)),
+        );
     }
 
     /// Removes the manifest of a checkpoint, and the folder if nothing else is in it.
     pub fn remove(&mut self, checkpoint: CheckpointId, folder: PathBuf) {
-        self.order(checkpoint, folder, Order::Remove);
+        self.order(checkpoint, folder, WriteOrder::Remove);
     }
 
-    fn order(&mut self, checkpoint: CheckpointId, folder: PathBuf, order: Order) {
+    fn order(&mut self, checkpoint: CheckpointId, folder: PathBuf, order: WriteOrder) {
         self.open.entry(checkpoint).or_default().0 += 1;
         // The thread ends after this value.
         let _ = self.orders.send((checkpoint, folder, order));
@@ -133,13 +137,13 @@ impl ManifestWriter {
     }
 }
 
-fn carry_out(checkpoint: CheckpointId, folder: &std::path::Path, order: Order) -> Report {
+fn carry_out(checkpoint: CheckpointId, folder: &std::path::Path, order: WriteOrder) -> Report {
     match order {
-        Order::Write(manifest) => {
+        WriteOrder::Write(manifest) => {
             let what = |error| format!("the manifest in {}: {error}", folder.display());
             Report::Written(checkpoint, manifest.write(folder).map_err(what))
         }
-        Order::Remove => {
+        WriteOrder::Remove => {
             store::remove_manifest(folder);
             Report::Removed
         }

@@ -2,7 +2,7 @@
 
 use super::plot::{Anchor, Colour, Letters, Svg};
 use super::units;
-use crate::report::{Job, Rank};
+use crate::report::{ReportedJob, ReportedRank};
 
 const INK: Colour = Colour(33, 37, 41);
 const PALE_INK: Colour = Colour(108, 117, 125);
@@ -25,7 +25,7 @@ const fn letters(size: f64, colour: Colour, bold: bool, anchor: Anchor) -> Lette
 }
 
 /// Draws the traffic of the job whose sets are nodes, and the logs of all jobs.
-pub fn draw(jobs: &[&Job]) -> String {
+pub fn draw(jobs: &[&ReportedJob]) -> String {
     let mut svg = Svg::new(WIDTH, HEIGHT);
     let title = letters(25.0, INK, true, Anchor::Start);
     svg.text(48.0, 56.0, title, "What leaves a node is logged; what stays inside is not");
@@ -45,11 +45,11 @@ pub fn draw(jobs: &[&Job]) -> String {
     svg.finish()
 }
 
-fn sent(from: &Rank, to: u32) -> u64 {
+fn sent(from: &ReportedRank, to: u32) -> u64 {
     from.peers.iter().find(|peer| peer.rank == to).map_or(0, |peer| peer.sent_bytes)
 }
 
-fn largest(job: &Job) -> u64 {
+fn largest(job: &ReportedJob) -> u64 {
     job.ranks.iter().flat_map(|r| &r.peers).map(|p| p.sent_bytes).max().unwrap_or(0).max(1)
 }
 
@@ -61,7 +61,7 @@ fn shade(bytes: u64, largest: u64, (light, full): (Colour, Colour)) -> Colour {
     light.towards(full, bytes as f64 / largest as f64)
 }
 
-fn matrix(svg: &mut Svg, job: &Job) {
+fn matrix(svg: &mut Svg, job: &ReportedJob) {
     let (left, top) = MATRIX;
     let side = MATRIX_SIZE / job.ranks.len().max(1) as f64;
     let largest = largest(job);
@@ -96,7 +96,7 @@ fn cell_text(svg: &mut Svg, x: f64, y: f64, side: f64, colour: Colour, bytes: u6
 }
 
 /// A frame around each node's own square, and the node's name at the left and above.
-fn node_frames(svg: &mut Svg, job: &Job, side: f64) {
+fn node_frames(svg: &mut Svg, job: &ReportedJob, side: f64) {
     let (left, top) = MATRIX;
     let mut start = 0;
     while start < job.ranks.len() {
@@ -130,10 +130,11 @@ fn scale(svg: &mut Svg, largest: u64) {
 }
 
 /// One bar per way to make sets: all bytes that were sent, the logged part in the log's colour.
-fn bars(svg: &mut Svg, jobs: &[&Job]) {
+fn bars(svg: &mut Svg, jobs: &[&ReportedJob]) {
     let (left, top) = BARS;
-    let count = |job: &Job, name: &str| job.total.get(name).copied().unwrap_or(0);
-    let all = |job: &Job| count(job, "sent_internal_bytes") + count(job, "sent_outgoing_bytes");
+    let count = |job: &ReportedJob, name: &str| job.total.get(name).copied().unwrap_or(0);
+    let all =
+        |job: &ReportedJob| count(job, "sent_internal_bytes") + count(job, "sent_outgoing_bytes");
     let longest = jobs.iter().map(|job| all(job)).max().unwrap_or(0).max(1) as f64;
     svg.text(left, 124.0, letters(16.0, INK, true, Anchor::Start), "Kept in the senders' logs");
     for (i, job) in jobs.iter().enumerate() {
@@ -181,7 +182,7 @@ mod tests {
     use crate::paths;
     use crate::report::Counters;
 
-    fn rank(rank: u32, policy: &str) -> Rank {
+    fn rank(rank: u32, policy: &str) -> ReportedRank {
         let set_of = |rank: u32| match policy {
             "core" => rank,
             "node" => rank / 2,
@@ -193,7 +194,7 @@ mod tests {
             rank / 2,
             set_of(rank)
         );
-        let mut made: Rank = serde_json::from_str(&text).unwrap();
+        let mut made: ReportedRank = serde_json::from_str(&text).unwrap();
         for to in (0..6).filter(|&to| to != rank && !(rank == 5 && to == 0)) {
             let bytes = u64::from((rank * 7 + to * 13) % 11 + 1) * 4_300_000;
             let text = format!(
@@ -207,8 +208,8 @@ mod tests {
     }
 
     /// Made-up numbers, to see the figure without a cluster.
-    fn job(policy: &str) -> Job {
-        let ranks: Vec<Rank> = (0..6).map(|r| rank(r, policy)).collect();
+    fn job(policy: &str) -> ReportedJob {
+        let ranks: Vec<ReportedRank> = (0..6).map(|r| rank(r, policy)).collect();
         let mut total = Counters::new();
         for from in &ranks {
             for peer in &from.peers {
@@ -218,7 +219,7 @@ mod tests {
             }
         }
         total.insert("log_bytes".into(), total.get("sent_outgoing_bytes").copied().unwrap_or(0));
-        Job {
+        ReportedJob {
             version: 1,
             nodes: 3,
             ppn: 2,

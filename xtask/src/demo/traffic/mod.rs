@@ -44,7 +44,7 @@ pub fn run() -> Result<()> {
     draw(&protected)
 }
 
-fn draw(protected: &[runs::Run]) -> Result<()> {
+fn draw(protected: &[runs::TrafficRun]) -> Result<()> {
     let jobs: Vec<_> = protected.iter().filter_map(|run| run.job.as_ref()).collect();
     let folder = paths::out().join("demo");
     let svg = folder.join("traffic.svg");

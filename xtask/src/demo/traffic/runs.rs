@@ -12,24 +12,24 @@ use super::{NODES, PPN};
 use crate::demo::hpcc::{self, Results};
 use crate::error::{Context, Result, fail};
 use crate::paths;
-use crate::report::{self, Job};
+use crate::report::{self, ReportedJob};
 
 /// Longer than any machine should need; a hang must not last for ever.
 const TIMEOUT_SECONDS: u32 = 600;
 
 /// A run that has ended well.
-pub struct Run {
+pub struct TrafficRun {
     /// `stock`, or the way to make sets.
     pub name: String,
     /// What HPCC says.
     pub results: Results,
     /// What our component says.
-    pub job: Option<Job>,
+    pub job: Option<ReportedJob>,
     /// From start to end.
     pub seconds: f64,
 }
 
-impl Run {
+impl TrafficRun {
     /// The promise: the log holds the payload of messages that leave a set, and nothing else.
     pub fn check_log(&self) -> Result<()> {
         let Some(job) = &self.job else { return Ok(()) };
@@ -47,17 +47,17 @@ impl Run {
 }
 
 /// HPCC over stock Open MPI.
-pub fn stock() -> Result<Run> {
+pub fn stock() -> Result<TrafficRun> {
     run("stock", "stock Open MPI", &["--plain"])
 }
 
 /// HPCC over our component.
-pub fn protected(policy: &str) -> Result<Run> {
+pub fn protected(policy: &str) -> Result<TrafficRun> {
     let title = format!("protected, sets: {policy}");
     run(policy, &title, &["--mca", "vprotocol_correlated_sets", policy, "--report", "report.json"])
 }
 
-fn run(name: &str, title: &str, how: &[&str]) -> Result<Run> {
+fn run(name: &str, title: &str, how: &[&str]) -> Result<TrafficRun> {
     let folder = paths::out().join("demo").join(name);
     if folder.exists() {
         fs::remove_dir_all(&folder).context(|| format!("emptying {}", folder.display()))?;
@@ -79,7 +79,7 @@ fn run(name: &str, title: &str, how: &[&str]) -> Result<Run> {
     let report = folder.join("report.json");
     let job = if report.exists() { Some(report::read(&report)?) } else { None };
     println!(" {seconds:6.1} s  verified");
-    Ok(Run { name: name.into(), results, job, seconds })
+    Ok(TrafficRun { name: name.into(), results, job, seconds })
 }
 
 fn start_cluster(folder: &Path, how: &[&str]) -> Result<Child> {

@@ -1,8 +1,8 @@
 //! The tables that the demo prints.
 
-use super::runs::Run;
+use super::runs::TrafficRun;
 use super::units;
-use crate::report::Job;
+use crate::report::ReportedJob;
 
 /// Rows of words, columns aligned: the first to the left, the others to the right.
 fn lay_out(rows: &[Vec<String>]) -> String {
@@ -21,14 +21,14 @@ fn lay_out(rows: &[Vec<String>]) -> String {
     text
 }
 
-fn heads(first: &str, stock: &Run, protected: &[Run]) -> Vec<String> {
+fn heads(first: &str, stock: &TrafficRun, protected: &[TrafficRun]) -> Vec<String> {
     let mut row = vec![first.to_string(), stock.name.clone()];
     row.extend(protected.iter().map(|run| run.name.clone()));
     row
 }
 
 /// HPCC's own checks, all of which have passed.
-pub fn verification(stock: &Run, protected: &[Run]) -> String {
+pub fn verification(stock: &TrafficRun, protected: &[TrafficRun]) -> String {
     let mut rows = vec![heads("", stock, protected)];
     for (i, (name, _)) in stock.results.checks.iter().enumerate() {
         let mut row = vec![name.to_string()];
@@ -55,7 +55,7 @@ const SPEEDS: [(&str, &str, f64); 7] = [
 ];
 
 /// What HPCC has measured.
-pub fn speed(stock: &Run, protected: &[Run]) -> String {
+pub fn speed(stock: &TrafficRun, protected: &[TrafficRun]) -> String {
     let mut rows = vec![heads("", stock, protected)];
     for (name, title, factor) in SPEEDS {
         let mut row = vec![title.to_string()];
@@ -71,12 +71,12 @@ pub fn speed(stock: &Run, protected: &[Run]) -> String {
     format!("What HPCC measured ({note})\n{}\n", lay_out(&rows))
 }
 
-fn counter(job: &Job, name: &str) -> u64 {
+fn counter(job: &ReportedJob, name: &str) -> u64 {
     job.total.get(name).copied().unwrap_or(0)
 }
 
 /// What was logged under each way to make sets.
-pub fn logs(protected: &[Run]) -> String {
+pub fn logs(protected: &[TrafficRun]) -> String {
     let heads = ["sets", "number", "sent inside", "sent outside", "logged", "peak", "not logged"];
     let mut rows = vec![heads.map(str::to_string).to_vec()];
     for job in protected.iter().filter_map(|run| run.job.as_ref()) {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::error::Result;
-use crate::test::job::Job;
+use crate::test::job::TestJob;
 use crate::test::mpi::Over;
 use crate::test::node_failure::must_be_clean;
 use crate::test::scratch::Scratch;
@@ -37,7 +37,7 @@ pub fn run_one(tier: &mut Tier, tree: &Installed) {
 }
 
 /// The ring with a hash, which a gate can stop.
-fn ring(shape: Shape, tree: &Installed, scratch: &Scratch) -> Result<Job> {
+fn ring(shape: Shape, tree: &Installed, scratch: &Scratch) -> Result<TestJob> {
     workloads::open_gate(scratch, workloads::GATE_OPEN)?;
     RING.job_over(&Over::Tree(tree), shape, ITERATIONS, scratch)
 }

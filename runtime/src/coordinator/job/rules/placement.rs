@@ -19,7 +19,7 @@ use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum PlacementKind {
     /// Where they ran; only their guardians are lost.
     Home,
     /// It has no rank of its own.
@@ -32,7 +32,7 @@ enum Kind {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Candidate {
     node: String,
-    kind: Kind,
+    kind: PlacementKind,
     /// Ranks that run there.
     ranks: usize,
     /// It has the images.
@@ -51,9 +51,9 @@ enum Choice {
 /// The best candidate for so many ranks, if a node has `room` for so many in all.
 fn choose(candidates: Vec<Candidate>, lost: usize, room: usize) -> Option<Choice> {
     let rank = |candidate: &Candidate| {
-        let spare = candidate.kind == Kind::Spare && candidate.ranks + lost <= room;
+        let spare = candidate.kind == PlacementKind::Spare && candidate.ranks + lost <= room;
         let order = match (candidate.kind, spare, candidate.ready) {
-            (Kind::Home, _, true) => 0,
+            (PlacementKind::Home, _, true) => 0,
             (_, true, true) => 1,
             (_, true, false) if candidate.reachable => 2,
             (_, _, true) => 3,
@@ -236,11 +236,15 @@ impl Job {
         let with_guardians = self.ranks.values().filter(|rank| may_host(rank));
         let shared: BTreeSet<&str> = with_guardians.map(|rank| rank.node.as_str()).collect();
         let kind_of = |node: &str| {
-            if homes == BTreeSet::from([node]) { Kind::Home } else { Kind::Shared }
+            if homes == BTreeSet::from([node]) {
+                PlacementKind::Home
+            } else {
+                PlacementKind::Shared
+            }
         };
         let shared = shared.into_iter().map(|node| (node, kind_of(node)));
-        let spares = self.spares.nodes.keys().map(|node| (node.as_str(), Kind::Spare));
-        let candidate = |(node, kind): (&str, Kind)| Candidate {
+        let spares = self.spares.nodes.keys().map(|node| (node.as_str(), PlacementKind::Spare));
+        let candidate = |(node, kind): (&str, PlacementKind)| Candidate {
             node: node.to_owned(),
             kind,
             ranks: ranks_on(node),
@@ -256,7 +260,7 @@ impl Job {
             let hosts = self.ranks.iter().filter(|(_, rank)| may_host(rank) && rank.node == node);
             hosts.map(|(&id, _)| id).collect::<Vec<PeerId>>()
         };
-        if candidate.kind != Kind::Spare {
+        if candidate.kind != PlacementKind::Spare {
             return on(&candidate.node);
         }
         let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
@@ -291,7 +295,7 @@ impl Job {
                 state.printed = Printed { bytes: [out, err], exact: true };
             }
             let Printed { bytes: [out, err], exact } = state.printed;
-            let spare = candidate.kind == Kind::Spare;
+            let spare = candidate.kind == PlacementKind::Spare;
             self.log(json!({
                 "event": "rank_placed", "rank": rank.0, "set": set.0, "node": candidate.node,
                 "spare": spare
@@ -333,9 +337,9 @@ mod tests {
     fn candidate(text: &str) -> Candidate {
         let (kind, rest) = text.split_at(1);
         let kind = match kind {
-            "h" => Kind::Home,
-            "s" => Kind::Spare,
-            _ => Kind::Shared,
+            "h" => PlacementKind::Home,
+            "s" => PlacementKind::Spare,
+            _ => PlacementKind::Shared,
         };
         let (node, ranks) = rest.trim_matches(['+', '-']).split_once(':').unwrap();
         let (ready, reachable) = (rest.ends_with('+'), !rest.ends_with('-'));
