@@ -125,6 +125,7 @@ typedef struct rustbtl_config {
     uint8_t record_clock;
     uint8_t verify_sends;
     uint8_t piggyback;
+    uint8_t trim_received;
 } rustbtl_config_t;
 
 _Static_assert(sizeof(rustbtl_config_t) == 152, "mirrored in component/src/ffi/table.rs");

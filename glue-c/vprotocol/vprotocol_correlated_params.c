@@ -41,11 +41,12 @@ rustbtl_config_t mca_vprotocol_correlated_config = {
     .record_clock = 1,
     .verify_sends = 0,
     .piggyback = 1,
+    .trim_received = 0,
 };
 
 static bool use_shm = true, use_ipv4 = true, use_ipv6 = true, want_summary = false,
             want_huge_pages = false, record_clock = true, verify_sends = false,
-            piggyback = true;
+            piggyback = true, trim_received = false;
 
 int mca_vprotocol_correlated_priority = 100;
 int mca_vprotocol_correlated_stream = -1;
@@ -187,6 +188,11 @@ static void register_rest(rustbtl_config_t *c)
          "Determinants are piggybacked on messages: a message to another set over TCP that depends "
          "on determinants that are not stable yet carries them, and its receiver keeps them until "
          "they are. Off: the message waits until they are stable.");
+    flag("trim_received", &trim_received, &c->trim_received, 5,
+         "Until a correlated set begins its first checkpoint, nothing can ask for what its "
+         "processes have received: they acknowledge it, and its senders drop it from their payload "
+         "logs, which stay small and in memory that is used again. A full log does not cause that "
+         "checkpoint then: give an interval.");
     flag("summary", &want_summary, &c->summary, 3,
          "Print a table of the traffic of all processes in MPI_Finalize.");
     (void) number("verbose", &c->verbose, 9,

@@ -145,7 +145,11 @@ impl Checkpoint {
                 if let Some(driver) = taken {
                     self.send_sharing(CheckpointId(id), driver);
                 }
-                self.with(taken, |p| p.engine.hold(Side::Internal));
+                self.with(taken, |p| {
+                    // A1: what comes from now on may be behind the snapshot.
+                    p.engine.set_acknowledging(None);
+                    p.engine.hold(Side::Internal);
+                });
             }
             Output::Send { to, frame } => self.with(taken, |p| {
                 p.engine.send_checkpoint_frame(&mut p.host, to, frame);

@@ -78,6 +78,12 @@ impl Driver {
         while let Some(event) = self.host.transports.node_event() {
             self.event(event);
         }
+        if self.engine.is_acknowledging() {
+            // Sets that are smaller than a node.
+            for &peer in &self.neighbours {
+                self.engine.acknowledge(&mut self.host, peer);
+            }
+        }
         if self.lost.is_empty() || self.finishing {
             return;
         }

@@ -290,6 +290,7 @@ impl Driver {
             };
             self.accept(incoming);
             self.host.transports.consume(network, incoming);
+            self.engine.acknowledge(&mut self.host, incoming.from);
             happened += 1;
         }
         happened
@@ -299,6 +300,7 @@ impl Driver {
     fn place_directly(&mut self, network: NetworkKind) -> DirectPlacement {
         if let Some((from, head)) = self.host.transports.placed(network) {
             self.timed(|engine, host| engine.on_directly_placed(host, from, &head));
+            self.engine.acknowledge(&mut self.host, from);
             return DirectPlacement::Done;
         }
         let Some((from, head)) = self.host.transports.unplaced(network) else {

@@ -17,7 +17,7 @@ use core::ops::Range;
 use rustbtl_checkpoint::PayloadLog;
 use rustbtl_coordination::instances::Instances;
 use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
-use rustbtl_fragments::engine::{PayloadMismatch, digest};
+use rustbtl_fragments::engine::{PayloadMismatch, ReceivedVector, digest};
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::send_gate::{Marks, Recorded};
@@ -417,6 +417,12 @@ impl Host for EngineHost {
     fn payload_mismatch(&mut self, from: PeerId, what: PayloadMismatch) {
         let problem = format!("{} sends again, and not the same: {what}", self.describe(from));
         self.glue.fatal("divergence", &[&problem]);
+    }
+
+    fn log_acknowledged(&mut self, to: PeerId, received: &ReceivedVector) {
+        if let Some(set) = self.set_of(to) {
+            self.trim_log(set, |entry| entry.to == to && received.is_complete(entry));
+        }
     }
 
     fn log_next(&self, to: PeerId, after: Option<LogRecord>) -> Option<(LogRecord, LogEntry)> {

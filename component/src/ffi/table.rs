@@ -126,6 +126,7 @@ pub struct Config {
     pub record_clock: u8,
     pub verify_sends: u8,
     pub piggyback: u8,
+    pub trim_received: u8,
 }
 
 const_assert_eq!(size_of::<Config>(), 152);

@@ -18,7 +18,7 @@ use crate::peers::transport_setup::TransportSetup;
 use crate::progress::progress_thread;
 use rustbtl_checkpoint::{LogLimits, PayloadLog};
 use rustbtl_coordination::{LocalPeer, SetPolicy, fingerprint, parse_set_file, set_of};
-use rustbtl_fragments::engine::Engine;
+use rustbtl_fragments::engine::{AcknowledgeAfter, Engine};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::path::PathBuf;
 
@@ -118,6 +118,9 @@ fn make_log(
     log
 }
 
+/// What a peer's log may hold of messages that are received here.
+const ACKNOWLEDGE_AFTER: AcknowledgeAfter = AcknowledgeAfter { bytes: 1 << 20, messages: 1024 };
+
 /// A panic must not unwind into C: say what happened and where, then abort.
 fn abort_on_panic(rank: u32) {
     std::panic::set_hook(Box::new(move |info| {
@@ -189,6 +192,9 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &JobInfo) -> Started {
     let mut engine = Engine::new(me, host.set, Incarnation(0));
     if host.checks_content {
         engine.verify_sends();
+    }
+    if config.trim_received != 0 {
+        engine.set_acknowledging(Some(ACKNOWLEDGE_AFTER));
     }
     let mut driver = Driver::new(engine, host, idle);
     driver.grace_ns = u64::from(config.peer_loss_timeout) * 1_000_000;
