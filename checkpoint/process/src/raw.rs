@@ -146,3 +146,29 @@ pub fn now_us() -> u64 {
         Err(_) => 0,
     }
 }
+/// Queues a signal with a value for a thread of this process, `pid` (rt_tgsigqueueinfo(2), as
+/// `pthread_sigqueue` does). Allocates nothing.
+pub fn queue_signal(
+    pid: usize,
+    tid: usize,
+    signal: i32,
+    uid: u32,
+    value: usize,
+) -> Result<usize, Errno> {
+    /// siginfo_t of a queued signal.
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Info {
+        signal: i32,
+        errno: i32,
+        code: i32,
+        zero: i32,
+        pid: u32,
+        uid: u32,
+        value: usize,
+        rest: [u64; 12],
+    }
+    let (errno, code, zero, rest) = (0, libc::SI_QUEUE, 0, [0; 12]);
+    let info = Info { signal, errno, code, zero, pid: pid as u32, uid, value, rest };
+    pass(libc::SYS_rt_tgsigqueueinfo, [pid, tid, signal as usize, 0, 0], 3, &info)
+}

@@ -167,34 +167,11 @@ impl ThreadTable {
 
     /// Sends a thread the signal that suspends it.
     pub fn send_signal(&self, index: usize) -> Result<(), Errno> {
-        /// siginfo_t of a queued signal.
-        #[repr(C)]
-        #[derive(Clone, Copy)]
-        struct Info {
-            signal: i32,
-            errno: i32,
-            code: i32,
-            zero: i32,
-            pid: u32,
-            uid: u32,
-            value: usize,
-            rest: [u64; 12],
-        }
         let slot = &self.slots[index];
         let pid = raw::plain(libc::SYS_getpid, [0; 4])?;
-        let info = Info {
-            signal: SIGNAL,
-            errno: 0,
-            code: libc::SI_QUEUE,
-            zero: 0,
-            pid: pid as u32,
-            uid: 0,
-            value: (&raw const *slot).addr(),
-            rest: [0; 12],
-        };
-        let a = [pid, slot.notes().tid as usize, SIGNAL as usize, 0, 0];
+        let (tid, value) = (slot.notes().tid as usize, (&raw const *slot).addr());
         slot.state.store(REQUESTED, Ordering::Release);
-        raw::pass(libc::SYS_rt_tgsigqueueinfo, a, 3, &info).map(|_| ())
+        raw::queue_signal(pid, tid, SIGNAL, 0, value).map(|_| ())
     }
 }
 

@@ -212,27 +212,11 @@ extern "C" fn kill(thread: pthread_t, signal: c_int) -> c_int {
 }
 
 extern "C" fn sigqueue(thread: pthread_t, signal: c_int, value: sigval) -> c_int {
-    /// siginfo_t of a queued signal.
-    #[repr(C)]
-    #[derive(Clone, Copy)]
-    struct Info {
-        signal: i32,
-        errno: i32,
-        code: i32,
-        zero: i32,
-        pid: u32,
-        uid: u32,
-        value: usize,
-        rest: [u64; 12],
-    }
     let sent = real(thread).filter(|_| !is_internal(signal)).and_then(|tid| {
         let pid = own_pid();
         let uid = raw::plain(libc::SYS_getuid, [0; 4]).unwrap_or_default() as u32;
-        let (code, value) = (libc::SI_QUEUE, value.sival_ptr.expose_provenance());
-        let (errno, zero, rest) = (0, 0, [0; 12]);
-        let info = Info { signal, errno, code, zero, pid: pid as u32, uid, value, rest };
-        let a = [pid, tid, signal as usize, 0, 0];
-        answer(raw::pass(libc::SYS_rt_tgsigqueueinfo, a, 3, &info))
+        let value = value.sival_ptr.expose_provenance();
+        answer(raw::queue_signal(pid, tid, signal, uid, value))
     });
     sent.unwrap_or_else(|| original!(1, (pthread_t, c_int, sigval), (thread, signal, value)))
 }
