@@ -11,6 +11,7 @@ use crate::ffi::config::{JobPlace, TextParameters};
 use crate::ffi::table::{Config, Glue, JobInfo};
 use crate::ffi::verbose;
 use crate::lifecycle::report;
+use crate::os::idle_processor;
 use crate::payload_log::memory::LogMemory;
 use crate::peers::endpoint::Endpoint;
 use crate::peers::table::Peers;
@@ -150,6 +151,7 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &JobInfo) -> Started {
     let report = report::directory(&glue, &texts.report);
     let mut log = make_log(&glue, config, &texts.spill, rank.0, &place);
     let has_idle_processors = job.processors > job.local_size;
+    idle_processor::allow(has_idle_processors);
     if has_idle_processors {
         log.memory_mut().prepare_ahead();
     }
