@@ -22,7 +22,14 @@ impl EngineHost {
     /// later of its end.
     #[inline]
     pub fn settle(&mut self, op: Op) -> bool {
-        self.pending_copies.is_empty() || self.pending_copies.settle(op, COPIED_AT_ONCE_BYTES)
+        self.pending_copies.is_empty() || self.settle_copy(op)
+    }
+
+    fn settle_copy(&mut self, op: Op) -> bool {
+        let begin = self.log_cost.begin();
+        let over = self.pending_copies.settle(op, COPIED_AT_ONCE_BYTES);
+        self.count_log_cost(begin);
+        over
     }
 
     /// The program does not wait for the end of an operation: nothing of it may be left to be
@@ -53,7 +60,10 @@ impl EngineHost {
 
     #[cold]
     fn copy_step(&mut self) -> Option<Op> {
-        match self.pending_copies.step()? {
+        let begin = self.log_cost.begin();
+        let copied = self.pending_copies.step();
+        self.count_log_cost(begin);
+        match copied? {
             Copied::Before(op) => Some(op),
             Copied::Last(op) => {
                 self.end(op);
