@@ -45,9 +45,15 @@ impl EngineHost {
         self.pending_copies.share();
     }
 
-    /// Drop what a process of this set has in its checkpoint already.
-    pub fn trim_log(&mut self, set: SetId, is_held: impl FnMut(&LogEntry) -> bool) {
-        self.pending_copies.finish();
+    /// Drop what nobody will ask for: a process of this set has it in its checkpoint, or has
+    /// acknowledged it. What of that is not copied yet never is, and its send is over.
+    pub fn trim_log(&mut self, set: SetId, is_held: impl Fn(&LogEntry) -> bool) {
+        let mut at = 0;
+        while let Some(op) = self.pending_copies.drop_copy(&mut at, |record| {
+            self.log.entry(record).is_some_and(|entry| entry.set == set && is_held(&entry))
+        }) {
+            self.end(op);
+        }
         self.log.trim(set, is_held);
     }
 
