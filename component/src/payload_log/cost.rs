@@ -7,8 +7,9 @@
 
 use crate::os::{now_ns, ticks};
 
-/// Ticks that are there to be spent from the beginning: some 50 to 100 ms.
-const GRACE_TICKS: u64 = 200_000_000;
+/// Ticks that are there to be spent from the beginning, for each thousandth: what is earned in some
+/// five seconds.
+const GRACE_TICKS: u64 = 10_000_000;
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +61,7 @@ impl LogCost {
     #[inline]
     fn is_over_at(&self, now: u64) -> bool {
         let elapsed = now.saturating_sub(self.start_ticks);
-        self.share > 0 && self.spent_ticks > GRACE_TICKS + elapsed / 1000 * self.share
+        self.share > 0 && self.spent_ticks > (GRACE_TICKS + elapsed / 1000) * self.share
     }
 
     /// Has the log cost more than its share until now?
@@ -87,7 +88,7 @@ mod tests {
         assert_eq!(cost.share, 20);
         let now = cost.begin();
         assert!(!cost.end(now) && !cost.is_over());
-        let begin = ticks().wrapping_sub(2 * GRACE_TICKS);
+        let begin = ticks().wrapping_sub(2 * 20 * GRACE_TICKS);
         assert!(cost.end(begin), "twice what was there from the beginning");
         assert!(!cost.end(ticks()) && cost.is_over(), "reported once");
         cost.rearm();
@@ -95,7 +96,7 @@ mod tests {
         let [spent, elapsed] = cost.spent_ns();
         assert!(spent > 0 && elapsed > 0);
         // What was spent is earned in a long time.
-        assert!(!cost.is_over_at(cost.start_ticks + 200 * GRACE_TICKS));
+        assert!(!cost.is_over_at(cost.start_ticks + 20_000 * GRACE_TICKS));
         cost.restart();
         assert!(!cost.is_over());
     }
@@ -103,7 +104,7 @@ mod tests {
     #[test]
     fn without_a_limit_it_is_never_over() {
         let mut cost = LogCost::new(0);
-        assert!(!cost.end(ticks().wrapping_sub(1000 * GRACE_TICKS)) && !cost.is_over());
+        assert!(!cost.end(ticks().wrapping_sub(20_000 * GRACE_TICKS)) && !cost.is_over());
         assert_eq!(LogCost::new(1).share, 1);
     }
 }
