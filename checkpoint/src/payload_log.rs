@@ -50,6 +50,8 @@ struct Segment<S> {
     memory: S,
     bytes: usize,
     source: SegmentSource,
+    /// Held records when the last snapshot was taken.
+    shared: bool,
     role: Role,
     /// Age and generation of an index segment; 0 in a bulk segment.
     serial: u32,
@@ -266,6 +268,17 @@ impl<M: SegmentMemory> PayloadLog<M> {
     /// Where segments come from.
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.pool.memory
+    }
+
+    /// The memory of segments without records: what is in it is of no use to anybody.
+    pub fn free_segments(&self) -> impl Iterator<Item = &M::Segment> {
+        self.pool.free_segments()
+    }
+
+    /// A snapshot of the process was taken: writing to what holds records now is slow for a while,
+    /// so it is used again after all other memory.
+    pub fn snapshot_taken(&mut self) {
+        self.slots.iter_mut().flatten().for_each(|segment| segment.shared = true);
     }
 
     /// Has memory for so many bytes faulted in before it is needed: page faults are much slower

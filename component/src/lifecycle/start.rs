@@ -25,6 +25,9 @@ use std::path::PathBuf;
 /// Segments that a log's budget is good for, at least.
 const SEGMENTS_MIN: u64 = 32;
 
+/// Of the spill file so much is kept for reuse, where the budget is smaller.
+const SPILL_KEPT_BYTES: u64 = 256 << 20;
+
 /// What is left to do once the other processes' endpoints can be had, and for later.
 pub struct Started {
     /// Own endpoint, encoded.
@@ -108,7 +111,9 @@ fn make_log(
         // A small budget is spent in small steps, so that it is seen in time that it comes to its
         // end.
         segment_bytes_max: config.log_segment_max.min(config.log_budget / SEGMENTS_MIN) as usize,
-        free_bytes_max: LogLimits::default().free_bytes_max.max(config.log_prefault),
+        // What was trimmed is kept: none of the budget is ever given back. What was spilled is kept
+        // below a small budget, too.
+        free_bytes_max: config.log_budget.max(SPILL_KEPT_BYTES),
         ..LogLimits::default()
     };
     let mut log = PayloadLog::new(memory, limits);
