@@ -260,6 +260,11 @@ impl<M: SegmentMemory> PayloadLog<M> {
         }
     }
 
+    /// Most bytes of memory that it takes.
+    pub fn budget_bytes(&self) -> u64 {
+        self.pool.limits.budget_bytes
+    }
+
     /// Where segments come from.
     pub fn memory(&self) -> &M {
         &self.pool.memory

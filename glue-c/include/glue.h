@@ -96,13 +96,13 @@ _Static_assert(sizeof(rustbtl_name_t) == 8, "mirrored in component/src/ffi/table
 /* MCA parameters. Strings may be NULL (= ""); they outlive the process' use of them. */
 typedef struct rustbtl_config {
     const char *sets;
+    const char *log_budget;
     const char *log_spill_dir;
     const char *single_copy;
     const char *shm_directory;
     const char *tcp_if_include;
     const char *tcp_if_exclude;
     const char *report;
-    uint64_t log_budget;
     uint64_t log_segment_max;
     uint64_t log_prefault;
     uint64_t shm_ring;
