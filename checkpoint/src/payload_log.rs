@@ -8,7 +8,8 @@
 //! 2. Each destination's chain holds exactly its live records, in the order of appending.
 //! 3. A segment's live count is the number of live records in it (index) or of live records whose
 //!    payload lies in it (bulk), and is not 0: segments without live records are free.
-//! 4. Records and payloads lie below their segment's `used` mark and do not overlap.
+//! 4. Records and payloads lie below their segment's `used` mark and do not overlap; live records
+//!    lie at its `first` mark or above.
 //! 5. Messages and bytes, in all and for each set, are the sums over live records.
 //! 6. Reserved and spilled bytes are the sums over segments; reserved bytes keep to the budget,
 //!    free ones to their limit.
@@ -58,6 +59,8 @@ struct Segment<S> {
     /// Index of the set.
     set: u32,
     used: usize,
+    /// No record below is live (index segments).
+    first: usize,
     live: u32,
 }
 

@@ -148,8 +148,18 @@ impl<M: SegmentMemory> PayloadLog<M> {
         }
         let Owned { memory, bytes, source, .. } = owned;
         let shared = false;
-        let segment =
-            Segment { memory, bytes, source, shared, role, serial, set, used: 0, live: 0 };
+        let segment = Segment {
+            memory,
+            bytes,
+            source,
+            shared,
+            role,
+            serial,
+            set,
+            used: 0,
+            first: 0,
+            live: 0,
+        };
         self.slots[slot as usize] = Some(segment);
         slot
     }
