@@ -99,13 +99,13 @@ enum rustbtl_log_full { RUSTBTL_LOG_SUSPEND, RUSTBTL_LOG_CHECKPOINT, RUSTBTL_LOG
 /* MCA parameters. Strings may be NULL (= ""); they outlive the process' use of them. */
 typedef struct rustbtl_config {
     const char *sets;
+    const char *log_budget;
     const char *log_spill_dir;
     const char *single_copy;
     const char *shm_directory;
     const char *tcp_if_include;
     const char *tcp_if_exclude;
     const char *report;
-    uint64_t log_budget;
     uint64_t log_segment_max;
     uint64_t log_prefault;
     uint64_t shm_ring;

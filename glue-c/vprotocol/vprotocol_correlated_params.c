@@ -13,13 +13,13 @@ void mca_errmgr_correlated_register_params(void);
 
 rustbtl_config_t mca_vprotocol_correlated_config = {
     .sets = "node",
+    .log_budget = "auto",
     .log_spill_dir = "",
     .single_copy = "auto",
     .shm_directory = "/dev/shm",
     .tcp_if_include = "",
     .tcp_if_exclude = "",
     .report = "",
-    .log_budget = 1ull << 30,
     .log_segment_max = 4ull << 20,
     .shm_ring = 0,
     .tcp_socket_buffer = 0,
@@ -112,9 +112,11 @@ static void register_log(rustbtl_config_t *c)
          "(every process its own: plain message logging), numa, socket, l3, all, or file:PATH (one "
          "set of world ranks a line, e.g. 0-3,8; every rank exactly once). Payloads of messages "
          "that leave a set are kept in the sender's memory.");
-    (void) bytes("log_budget", &c->log_budget, 3,
-          "Memory in bytes that a process' payload log may take (suffixes k, m, g). Past it, the "
-          "log goes to a file (see log_spill_dir).");
+    text("log_budget", &c->log_budget, 3, MCA_BASE_VAR_SCOPE_READONLY,
+         "Memory in bytes that a process' payload log may take (suffixes k, m, g). Past it, the "
+         "log goes to a file (see log_spill_dir). auto: an eighth of the node's memory (or of the "
+         "job's limit there, if it has one) divided by the job's processes on the node, 64m at "
+         "least and 4g at most. 0: all of it goes to the file. -1: no limit.");
     text("log_spill_dir", &c->log_spill_dir, 3, MCA_BASE_VAR_SCOPE_READONLY,
          "Directory for the part of the payload log that exceeds log_budget. Empty: the process' "
          "session directory. \"none\": never spill; a send that finds no room fails with "

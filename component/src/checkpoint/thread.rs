@@ -417,15 +417,16 @@ impl Checkpoint {
     }
 
     fn status(&self, taken: &mut Option<ExclusiveGuard>) {
-        let (counters, largest) = self.with(taken, |driver| {
-            let largest = driver.host.log.largest_set();
-            (driver.host.log.counters(), largest.map_or(driver.host.set, |(set, _)| set))
+        let (counters, largest, log_budget) = self.with(taken, |driver| {
+            let (log, own) = (&driver.host.log, driver.host.set);
+            (log.counters(), log.largest_set().map_or(own, |(set, _)| set), log.budget_bytes())
         });
         self.send(&FromRank::Status {
             log_bytes: counters.bytes,
             log_bytes_peak: counters.bytes_peak,
             messages: counters.messages,
             largest,
+            log_budget,
         });
     }
 

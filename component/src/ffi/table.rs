@@ -97,13 +97,13 @@ const_assert_eq!(size_of::<Name>(), 8);
 #[allow(missing_docs)]
 pub struct Config {
     pub sets: *const c_char,
+    pub log_budget: *const c_char,
     pub log_spill_dir: *const c_char,
     pub single_copy: *const c_char,
     pub shm_directory: *const c_char,
     pub tcp_if_include: *const c_char,
     pub tcp_if_exclude: *const c_char,
     pub report: *const c_char,
-    pub log_budget: u64,
     pub log_segment_max: u64,
     pub log_prefault: u64,
     pub shm_ring: u64,

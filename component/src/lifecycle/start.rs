@@ -12,6 +12,8 @@ use crate::ffi::config::{JobPlace, TextParameters};
 use crate::ffi::table::{Config, Glue, JobInfo};
 use crate::ffi::verbose;
 use crate::lifecycle::report;
+use crate::os::memory;
+use crate::payload_log::budget::budget;
 use crate::payload_log::cost::LogCost;
 use crate::payload_log::memory::LogMemory;
 use crate::peers::endpoint::Endpoint;
@@ -26,6 +28,9 @@ use std::path::PathBuf;
 
 /// Segments that a log's budget is good for, at least.
 const SEGMENTS_MIN: u64 = 32;
+
+/// Of the spill file so much is kept for reuse, where the budget is smaller.
+const SPILL_KEPT_BYTES: u64 = 256 << 20;
 
 /// What is left to do once the other processes' endpoints can be had, and for later.
 pub struct Started {
@@ -92,11 +97,17 @@ fn choose_set(glue: &Glue, sets: &str, me: PeerId, size: u32, place: &JobPlace) 
 fn make_log(
     glue: &Glue,
     config: &Config,
-    spill: &str,
+    texts: &TextParameters,
     rank: u32,
     place: &JobPlace,
 ) -> PayloadLog<LogMemory> {
-    let directory = match spill {
+    let ranks = place.ranks.len() as u32;
+    let budget_bytes = budget(&texts.budget, memory::node_bytes(), ranks)
+        .unwrap_or_else(|error| glue.fatal("bad-log-budget", &[&texts.budget, &error.to_string()]));
+    glue.verbose(verbose::INFO, || {
+        format!("payload log: {budget_bytes} bytes of memory ({})", texts.budget)
+    });
+    let directory = match &texts.spill[..] {
         "none" => None,
         "" => Some(place.session.clone().unwrap_or_else(std::env::temp_dir)),
         path => Some(PathBuf::from(path)),
@@ -108,11 +119,13 @@ fn make_log(
         glue.fatal("spill-dir", &[&directory.display().to_string(), &error.to_string()]);
     }
     let limits = LogLimits {
-        budget_bytes: config.log_budget,
+        budget_bytes,
         // A small budget is spent in small steps, so that it is seen in time that it comes to its
         // end.
-        segment_bytes_max: config.log_segment_max.min(config.log_budget / SEGMENTS_MIN) as usize,
-        free_bytes_max: LogLimits::default().free_bytes_max.max(config.log_prefault),
+        segment_bytes_max: config.log_segment_max.min(budget_bytes / SEGMENTS_MIN) as usize,
+        // What was trimmed is kept: none of the budget is ever given back. What was spilled is kept
+        // below a small budget, too.
+        free_bytes_max: budget_bytes.max(SPILL_KEPT_BYTES),
         ..LogLimits::default()
     };
     let mut log = PayloadLog::new(memory, limits);
@@ -149,7 +162,7 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &JobInfo) -> Started {
         format!("correlated set {set} by policy {text}; {} ranks on this node", job.local_size)
     });
     let report = report::directory(&glue, &texts.report);
-    let mut log = make_log(&glue, config, &texts.spill, rank.0, &place);
+    let mut log = make_log(&glue, config, &texts, rank.0, &place);
     let has_idle_processors = job.processors > job.local_size;
     if has_idle_processors {
         log.memory_mut().prepare_ahead();

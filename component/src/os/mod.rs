@@ -7,6 +7,7 @@ pub mod futex;
 pub mod interfaces;
 pub mod locks;
 pub mod mapping;
+pub mod memory;
 pub mod pmix;
 pub mod process;
 pub mod random;

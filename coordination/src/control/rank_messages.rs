@@ -63,6 +63,8 @@ class 1 FromRank {
         messages: u64,
         /// The set that holds most of it.
         largest: SetId,
+        /// Memory that the log may take.
+        log_budget: u64,
     },
     /// What a checkpoint has made superfluous in the log of `to`; opaque, routed as it is.
     7 ReceivedVector {

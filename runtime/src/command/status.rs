@@ -108,14 +108,14 @@ fn table(document: &Value) -> String {
     }
     let _ = writeln!(
         out,
-        "\n{:>5} {:<16} {:>7} {:>5} {:<12} {:>10} {:>10}",
-        "rank", "node", "pid", "set", "state", "log", "log, most"
+        "\n{:>5} {:<16} {:>7} {:>5} {:<12} {:>10} {:>10} {:>10}",
+        "rank", "node", "pid", "set", "state", "log", "log, most", "budget"
     );
     for rank in list(document, "ranks") {
         let log = |key: &str| rank["log"][key].as_u64().map_or("-".into(), bytes);
         let _ = writeln!(
             out,
-            "{:>5} {:<16} {:>7} {:>5} {:<12} {:>10} {:>10}",
+            "{:>5} {:<16} {:>7} {:>5} {:<12} {:>10} {:>10} {:>10}",
             number(&rank["rank"]),
             text(&rank["node"]),
             number(&rank["pid"]),
@@ -123,6 +123,7 @@ fn table(document: &Value) -> String {
             text(&rank["state"]),
             log("bytes"),
             log("bytes_peak"),
+            log("budget"),
         );
     }
     out += &suspended(document);
@@ -170,7 +171,10 @@ mod tests {
     fn a_document_with_holes_is_shown_as_far_as_it_goes() {
         let document = json!({
             "job": "n0-1", "size": 2, "nodes": [{}], "directory": null,
-            "ranks": [{"rank": 0, "node": "n0", "set": null, "state": "starting", "log": null}],
+            "ranks": [
+                {"rank": 0, "node": "n0", "set": null, "state": "starting", "log": null},
+                {"rank": 1, "log": {"bytes": 0, "bytes_peak": 0, "budget": 3 << 29}},
+            ],
             "checkpoints": [
                 {"checkpoint": 1, "kind": "global", "bytes": 2048, "pause_ns": 2_000_000},
             ],
@@ -178,6 +182,7 @@ mod tests {
         let text = table(&document);
         assert!(text.contains("job n0-1: 2 ranks on 1 nodes"), "{text}");
         assert!(text.contains("2.0 KiB") && text.contains("2.0 ms"), "{text}");
+        assert!(text.contains("budget") && text.contains("1.5 GiB"), "{text}");
         assert!(table(&json!({})).contains("no checkpoints yet"));
         assert!(!text.contains("failures"), "{text}");
         assert!(!text.contains("NOT PROTECTED"), "{text}");

@@ -221,6 +221,9 @@ fn parts() -> Vec<Row> {
     for (base, ours, goal) in [
         ("memcpy_fresh", "log_fresh", Goal::AtLeast(0.9)),
         ("memcpy_touched", "log_recycled", Goal::Shown),
+        ("memcpy_fresh", "log_first_round", Goal::Shown),
+        ("memcpy_touched", "log_later_round", Goal::Shown),
+        ("memcpy_touched", "log_at_budget", Goal::Shown),
     ] {
         let title = "payload log, append of 1 MiB messages";
         let mut row = against(title, "log-append", Unit::MBs, append).row(ours, 1 << 20, goal);

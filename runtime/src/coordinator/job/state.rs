@@ -111,7 +111,7 @@ pub(crate) struct Rank {
     pub(crate) reached: [Option<u64>; 2],
     /// It has sent `Hello` to this coordinator.
     pub(crate) hello_received: bool,
-    pub(crate) log: Option<[u64; 3]>,
+    pub(crate) log: Option<[u64; 4]>,
     pub(crate) log_for: SetId,
     pub(crate) endpoint: Vec<u8>,
 }
@@ -353,8 +353,8 @@ impl Job {
                 };
                 self.input(now, Input::Answered { rank: id, answer });
             }
-            FromRank::Status { log_bytes, log_bytes_peak, messages, largest } => {
-                rank.log = Some([log_bytes, log_bytes_peak, messages]);
+            FromRank::Status { log_bytes, log_bytes_peak, messages, largest, log_budget } => {
+                rank.log = Some([log_bytes, log_bytes_peak, messages, log_budget]);
                 rank.log_for = largest;
             }
             FromRank::ReceivedVector { checkpoint, to, bytes } => {

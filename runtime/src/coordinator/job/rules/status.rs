@@ -117,9 +117,9 @@ impl Job {
     }
 
     fn rank(&self, id: u32, rank: &Rank) -> Value {
-        let log = rank.log.map(|[now, peak, messages]| {
+        let log = rank.log.map(|[now, peak, messages, budget]| {
             json!({"bytes": now, "bytes_peak": peak, "messages": messages,
-                   "largest_set": rank.log_for.0})
+                   "largest_set": rank.log_for.0, "budget": budget})
         });
         json!({
             "rank": id, "node": rank.node, "pid": rank.pid, "state": state(rank),
