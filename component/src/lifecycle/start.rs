@@ -1,5 +1,6 @@
 //! From parameters to a process that others can talk to.
 
+use crate::checkpoint::state::LogFullReaction;
 use crate::checkpoint::thread;
 use crate::engine::detached_sends;
 use crate::engine::driver_state::Driver;
@@ -11,6 +12,7 @@ use crate::ffi::config::{JobPlace, TextParameters};
 use crate::ffi::table::{Config, Glue, JobInfo};
 use crate::ffi::verbose;
 use crate::lifecycle::report;
+use crate::payload_log::cost::LogCost;
 use crate::payload_log::memory::LogMemory;
 use crate::peers::endpoint::Endpoint;
 use crate::peers::table::Peers;
@@ -18,7 +20,7 @@ use crate::peers::transport_setup::TransportSetup;
 use crate::progress::progress_thread;
 use rustbtl_checkpoint::{LogLimits, PayloadLog};
 use rustbtl_coordination::{LocalPeer, SetPolicy, fingerprint, parse_set_file, set_of};
-use rustbtl_fragments::engine::{AcknowledgeAfter, Engine};
+use rustbtl_fragments::engine::Engine;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::path::PathBuf;
 
@@ -33,6 +35,8 @@ pub struct Started {
     huge_pages: bool,
     /// What clocks give that is recorded.
     recorded: thread::Recorded,
+    /// What a log that is nearly full asks for.
+    log_full: LogFullReaction,
     /// How transports are opened.
     pub transport_setup: TransportSetup,
     /// Processes of this node.
@@ -118,9 +122,6 @@ fn make_log(
     log
 }
 
-/// What a peer's log may hold of messages that are received here.
-const ACKNOWLEDGE_AFTER: AcknowledgeAfter = AcknowledgeAfter { bytes: 1 << 20, messages: 1024 };
-
 /// A panic must not unwind into C: say what happened and where, then abort.
 fn abort_on_panic(rank: u32) {
     std::panic::set_hook(Box::new(move |info| {
@@ -172,7 +173,8 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &JobInfo) -> Started {
         addresses: transports.addresses(),
     };
 
-    let mut host = EngineHost::new(glue, job.threads != 0, peers, log);
+    let cost = LogCost::new(config.overhead_max);
+    let mut host = EngineHost::new(glue, job.threads != 0, peers, log, cost);
     host.set = endpoint.set;
     host.policy = chosen.fingerprint;
     host.sets_are_nodes = chosen.are_nodes;
@@ -194,7 +196,7 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &JobInfo) -> Started {
         engine.verify_sends();
     }
     if config.trim_received != 0 {
-        engine.set_acknowledging(Some(ACKNOWLEDGE_AFTER));
+        engine.set_acknowledging(Some(thread::ACKNOWLEDGE_AFTER));
     }
     let mut driver = Driver::new(engine, host, idle);
     driver.grace_ns = u64::from(config.peer_loss_timeout) * 1_000_000;
@@ -211,7 +213,8 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &JobInfo) -> Started {
     let (huge_pages, clock) = (config.huge_pages != 0, config.record_clock != 0);
     let recorded = thread::Recorded { clock, dates: clock && job.serialized == 0 };
     let endpoint = endpoint.encode();
-    Started { endpoint, huge_pages, recorded, transport_setup, local, members, report }
+    let log_full = LogFullReaction::of(config.log_full);
+    Started { endpoint, huge_pages, recorded, log_full, transport_setup, local, members, report }
 }
 
 impl Started {
@@ -220,7 +223,7 @@ impl Started {
     pub fn connect(&mut self) {
         let members = self.attach();
         let endpoint = self.endpoint.clone();
-        let how = (self.huge_pages, self.recorded);
+        let how = (self.huge_pages, self.recorded, self.log_full);
         if let Err(error) = thread::start(&self.transport_setup, members, how, endpoint) {
             shared::shared().glue.fatal("guardian", &[&error]);
         }

@@ -1,6 +1,7 @@
 //! Memory of the payload log: segments, first touch, copies made by a thread or put off.
 
 pub mod copy_thread;
+pub mod cost;
 pub mod deferred_copy;
 pub mod memory;
 pub mod prefault;

@@ -67,6 +67,22 @@ fn held(checkpoint: &Value) -> String {
     at.into_iter().map(text).collect()
 }
 
+/// Sets whose failure would be a global rollback, and sets of which that was true before.
+fn suspended(document: &Value) -> String {
+    let mut out = String::new();
+    for set in list(document, "sets") {
+        let Some(ms) = set["logging_suspended_ms"].as_u64().filter(|ms| *ms > 0) else { continue };
+        let (set_number, for_ms) = (number(&set["set"]), time(ms.saturating_mul(1_000_000)));
+        let now = if set["logging_suspended"].as_bool() == Some(true) {
+            "logging is suspended until its next checkpoint: if it fails, all are rolled back"
+        } else {
+            "it can be rolled back alone"
+        };
+        let _ = writeln!(out, "set {set_number}: {now} (suspended for {for_ms} in all)");
+    }
+    out
+}
+
 /// For people.
 fn table(document: &Value) -> String {
     let mut out = String::new();
@@ -109,6 +125,7 @@ fn table(document: &Value) -> String {
             log("bytes_peak"),
         );
     }
+    out += &suspended(document);
     for key in ["failures", "recoveries"] {
         if !list(document, key).is_empty() {
             let _ = writeln!(out, "\n{key}");
@@ -169,6 +186,21 @@ mod tests {
         let text = table(&json!({"protection": {"disabled": true, "waits_for": [1]}}));
         assert!(text.contains("could not reach some ranks"), "{text}");
         assert!(!text.contains("waits for"), "{text}");
+    }
+
+    #[test]
+    fn it_is_shown_which_sets_would_take_all_others_with_them() {
+        let text = table(&json!({"sets": [
+            {"set": 0, "logging_suspended": false, "logging_suspended_ms": 0},
+            {"set": 1, "logging_suspended": true, "logging_suspended_ms": 2000},
+            {"set": 2, "logging_suspended": false, "logging_suspended_ms": 1000},
+        ]}));
+        assert!(!text.contains("set 0:"), "{text}");
+        assert!(text.contains("set 1: logging is suspended until its next checkpoint"), "{text}");
+        assert!(
+            text.contains("set 2: it can be rolled back alone (suspended for 1.00 s"),
+            "{text}"
+        );
     }
 
     #[test]
