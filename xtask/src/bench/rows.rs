@@ -1,6 +1,7 @@
 //! The table of what is promised: which numbers are compared, and which ratio is the goal.
 
 use super::experiments::{CROWD, Experiment};
+use super::nas;
 
 /// What a ratio has to be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -119,6 +120,7 @@ pub fn all() -> Vec<Row> {
     rows.extend(programs());
     rows.extend(instructions());
     rows.extend(ucx());
+    rows.extend(nas::rows());
     rows
 }
 
