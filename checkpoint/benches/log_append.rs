@@ -97,6 +97,47 @@ fn large(c: &mut Criterion) {
     group.finish();
 }
 
+/// Rounds that fill the log with 384 MiB, each followed by a trim: the first one, later ones, and
+/// ones whose messages have another size than those before, with a budget that holds one round:
+/// segments of other sizes have to make room.
+fn rounds(c: &mut Criterion) {
+    const MIB: u64 = 1 << 20;
+    const BYTES: u64 = 384 * MIB;
+    let from = vec![0x5A_u8; 3 << 20];
+    let mut group = c.benchmark_group("rounds");
+    group.throughput(Throughput::Bytes(BYTES)).sample_size(10);
+    group.bench_function("log_first_round", |b| {
+        b.iter_batched(
+            || PayloadLog::new(Fresh, LogLimits::default()),
+            |mut log| {
+                send(&mut log, &from[..1 << 20], BYTES / MIB);
+                log
+            },
+            BatchSize::PerIteration,
+        );
+    });
+    let mut log = PayloadLog::new(Fresh, LogLimits::default());
+    send(&mut log, &from[..1 << 20], BYTES / MIB);
+    group.bench_function("log_later_round", |b| {
+        b.iter(|| {
+            log.trim(SetId(2), |_| true);
+            send(&mut log, &from[..1 << 20], BYTES / MIB);
+        });
+    });
+    let limits = LogLimits { budget_bytes: BYTES + 8 * MIB, ..LogLimits::default() };
+    let mut log = PayloadLog::new(Fresh, limits);
+    let mut large = false;
+    group.bench_function("log_at_budget", |b| {
+        b.iter(|| {
+            log.trim(SetId(2), |_| true);
+            let bytes = if large { 3 } else { 1 } * MIB;
+            send(&mut log, &from[..bytes as usize], BYTES / bytes);
+            large = !large;
+        });
+    });
+    group.finish();
+}
+
 /// 4,096 small messages into recycled segments; with the time of the bare copies.
 fn small(c: &mut Criterion) {
     const COUNT: u64 = 4096;
@@ -162,5 +203,5 @@ fn small(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, large, small);
+criterion_group!(benches, large, rounds, small);
 criterion_main!(benches);

@@ -8,7 +8,8 @@
 //! 2. Each destination's chain holds exactly its live records, in the order of appending.
 //! 3. A segment's live count is the number of live records in it (index) or of live records whose
 //!    payload lies in it (bulk), and is not 0: segments without live records are free.
-//! 4. Records and payloads lie below their segment's `used` mark and do not overlap.
+//! 4. Records and payloads lie below their segment's `used` mark and do not overlap; live records
+//!    lie at its `first` mark or above.
 //! 5. Messages and bytes, in all and for each set, are the sums over live records.
 //! 6. Reserved and spilled bytes are the sums over segments; reserved bytes keep to the budget,
 //!    free ones to their limit.
@@ -50,12 +51,16 @@ struct Segment<S> {
     memory: S,
     bytes: usize,
     source: SegmentSource,
+    /// Held records when the last snapshot was taken.
+    shared: bool,
     role: Role,
     /// Age and generation of an index segment; 0 in a bulk segment.
     serial: u32,
     /// Index of the set.
     set: u32,
     used: usize,
+    /// No record below is live (index segments).
+    first: usize,
     live: u32,
 }
 
@@ -258,6 +263,11 @@ impl<M: SegmentMemory> PayloadLog<M> {
         }
     }
 
+    /// Most bytes of memory that it takes.
+    pub fn budget_bytes(&self) -> u64 {
+        self.pool.limits.budget_bytes
+    }
+
     /// Where segments come from.
     pub fn memory(&self) -> &M {
         &self.pool.memory
@@ -266,6 +276,17 @@ impl<M: SegmentMemory> PayloadLog<M> {
     /// Where segments come from.
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.pool.memory
+    }
+
+    /// The memory of segments without records: what is in it is of no use to anybody.
+    pub fn free_segments(&self) -> impl Iterator<Item = &M::Segment> {
+        self.pool.free_segments()
+    }
+
+    /// A snapshot of the process was taken: writing to what holds records now is slow for a while,
+    /// so it is used again after all other memory.
+    pub fn snapshot_taken(&mut self) {
+        self.slots.iter_mut().flatten().for_each(|segment| segment.shared = true);
     }
 
     /// Has memory for so many bytes faulted in before it is needed: page faults are much slower

@@ -302,3 +302,70 @@ fn what_was_made_ready_is_used_first_and_keeps_to_the_limits() {
     assert_eq!(log.prefault(1 << 20), 256 << 10, "within the budget");
     log.check();
 }
+
+/// Messages of many sizes to two sets. Where the first byte of each lies.
+fn round(log: &mut PayloadLog<Vectors>, next: &mut u64) -> Vec<usize> {
+    let sizes = [100, 3000, 70_000, 9_000, 500, 20_000, 16_384, 1];
+    let messages = (0..120).map(|number| (number % 2 * 10, sizes[number as usize % sizes.len()]));
+    let places = messages.map(|(peer, bytes)| {
+        *next += 1;
+        let record = append(log, &entry(peer, *next, bytes)).unwrap();
+        log.payload(record).as_ptr() as usize
+    });
+    places.collect()
+}
+
+fn trim_all(log: &mut PayloadLog<Vectors>) {
+    log.trim(SetId(0), |_| true);
+    log.trim(SetId(10), |_| true);
+    log.check();
+}
+
+#[test]
+fn w_a_log_that_was_as_full_once_takes_no_fresh_memory() {
+    let limits = LogLimits { free_bytes_max: 8 << 20, ..small(8 << 20) };
+    let (mut log, mut next) = (PayloadLog::new(Vectors::with_spill(0), limits), 0);
+    // Until segments have grown to their largest size.
+    for _ in 0..3 {
+        round(&mut log, &mut next);
+        trim_all(&mut log);
+    }
+    let allocations = log.memory().allocations;
+    for _ in 0..20 {
+        round(&mut log, &mut next);
+        trim_all(&mut log);
+        let counters = log.counters();
+        assert_eq!(counters.free_bytes, counters.reserved_bytes, "nothing was given back");
+    }
+    assert_eq!(log.memory().allocations, allocations);
+}
+
+#[test]
+fn memory_that_was_used_last_is_used_first_unless_a_snapshot_shares_it() {
+    let limits = LogLimits { segment_bytes_min: 16 << 10, ..small(1 << 20) };
+    let mut log = PayloadLog::new(Vectors::with_spill(0), limits);
+    // One segment full of small messages; where it lies.
+    let fill = |log: &mut PayloadLog<Vectors>, set: u32| {
+        let records: Vec<_> =
+            (0..15).map(|number| append(log, &entry(set, number, 1000)).unwrap()).collect();
+        log.payload(records[0]).as_ptr() as usize
+    };
+    let [a, b, c, d] = [0, 10, 20, 30].map(|set| fill(&mut log, set));
+    let trim = |log: &mut PayloadLog<Vectors>, sets: &[u32]| {
+        for &set in sets {
+            log.trim(SetId(set), |_| true);
+        }
+    };
+    trim(&mut log, &[0, 10, 20]);
+    assert_eq!(fill(&mut log, 0), c, "caches may still have it");
+    log.trim(SetId(0), |_| true);
+    assert!(log.free_segments().map(|of| of.as_ptr() as usize + 40).eq([a, b, c]));
+    // A snapshot shares what is in use, and what is trimmed after it is copied page by page.
+    log.snapshot_taken();
+    log.trim(SetId(30), |_| true);
+    assert_eq!([0, 10, 20, 30].map(|set| fill(&mut log, set)), [c, b, a, d]);
+    // It was written to again, so it is like any other.
+    trim(&mut log, &[0, 10, 20, 30]);
+    assert_eq!(fill(&mut log, 0), d);
+    log.check();
+}

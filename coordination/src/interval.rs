@@ -1,4 +1,5 @@
-//! When the next checkpoint is due: fixed intervals, and Daly's optimum.
+//! When the next checkpoint is due: fixed intervals, what a share of the time pays for, and
+//! Daly's optimum.
 //!
 //! Source: J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart
 //! dumps", Future Generation Computer Systems 22 (2006), equation 37.
@@ -13,6 +14,11 @@ pub enum Interval {
         /// Milliseconds, at least 1.
         interval_ms: u64,
     },
+    /// As often as a share of the time pays for.
+    Governed {
+        /// Thousandths of the time that checkpoints may cost, at least 1.
+        share: u64,
+    },
     /// What loses least time, from what checkpoints cost and how often something fails.
     Auto {
         /// Mean time between failures of one set.
@@ -22,6 +28,12 @@ pub enum Interval {
 
 /// What a checkpoint is taken to cost until one was measured.
 pub const COST_GUESS_MS: u64 = 1000;
+/// Governed: the first checkpoint, whose cost nobody knows yet.
+pub const GOVERNED_FIRST_MS: u64 = 60_000;
+/// Governed: more often than this a failure costs more than what it repeats.
+pub const GOVERNED_MIN_MS: u64 = 30_000;
+/// Governed: whatever it costs, a failure repeats no more than this.
+pub const GOVERNED_MAX_MS: u64 = 3_600_000;
 
 impl Interval {
     /// Milliseconds from the beginning of one checkpoint to that of the next. `sets`: how many sets
@@ -30,6 +42,10 @@ impl Interval {
         match self {
             Self::Off => None,
             Self::Fixed { interval_ms } => Some(interval_ms.max(1)),
+            Self::Governed { share } => Some(cost_ms.map_or(GOVERNED_FIRST_MS, |cost_ms| {
+                let paid_ms = cost_ms.saturating_mul(1000) / share.max(1);
+                paid_ms.clamp(GOVERNED_MIN_MS, GOVERNED_MAX_MS)
+            })),
             Self::Auto { mtbf_ms } => {
                 let mtbf_ms = mtbf_ms / sets.max(1) as u64;
                 let cost_ms = cost_ms.unwrap_or(COST_GUESS_MS);
@@ -76,6 +92,11 @@ mod tests {
         assert_eq!(daly_ms(10_000, 100), 100, "a checkpoint costs more than two failures");
         assert_eq!(Interval::Off.next_ms(3, None), None);
         assert_eq!(Interval::Fixed { interval_ms: 0 }.next_ms(1, None), Some(1));
+        let governed = Interval::Governed { share: 10 };
+        assert_eq!(governed.next_ms(1, None), Some(GOVERNED_FIRST_MS));
+        assert_eq!(governed.next_ms(9, Some(1500)), Some(150_000), "1.5 s are 1 % of 150 s");
+        assert_eq!(governed.next_ms(1, Some(1)), Some(GOVERNED_MIN_MS));
+        assert_eq!(governed.next_ms(1, Some(u64::MAX)), Some(GOVERNED_MAX_MS));
         let auto = Interval::Auto { mtbf_ms: 7_200_000 };
         let (one, four) = (auto.next_ms(1, Some(2000)), auto.next_ms(4, Some(2000)));
         assert!(one > four, "more sets fail more often: {one:?} {four:?}");

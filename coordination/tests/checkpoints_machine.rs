@@ -218,3 +218,74 @@ fn intervals_are_staggered_and_bounded() {
         assert_eq!(begun, want, "{at_once} at once");
     }
 }
+
+/// L9: not without a global checkpoint, not in the middle of a checkpoint; alone again by the next.
+#[test]
+fn logging_is_suspended_until_the_next_checkpoint_of_the_set() {
+    let suspend = |set| Input::RequestSuspension { set: SetId(set) };
+    let mut checkpoints = CheckpointScheduler::new(config(), &SETS, 1, 0);
+    let refused = |checkpoints: &mut CheckpointScheduler, why| {
+        let error = checkpoints.handle(0, suspend(0)).unwrap_err();
+        assert_eq!(error, SchedulerError::NotSuspendable(SetId(0), why));
+    };
+    refused(&mut checkpoints, SuspensionRefusal::NoGlobalCheckpoint);
+    run(&mut checkpoints, &[(0, Input::RequestGlobalCheckpoint { exit: false }, "stop 1")]);
+    for answer in [stopped, frozen, stored] {
+        (0..3).for_each(|rank| checkpoints.handle(1, answer(rank, 1)).unwrap());
+    }
+    run(
+        &mut checkpoints,
+        &[
+            (
+                1,
+                Input::Committed { checkpoint: 1 },
+                "begin Global 1 of 0+2, resume 1, commit 1 of 0+2, complete 1 after 1, trim 0 by \
+                 1, trim 2 by 1",
+            ),
+            (2, suspend(0), "suspend 0 before 2"),
+        ],
+    );
+    let alone = |checkpoints: &CheckpointScheduler, set| -> Vec<u64> {
+        checkpoints.checkpoints_of(SetId(set)).collect()
+    };
+    assert_eq!((alone(&checkpoints, 0), alone(&checkpoints, 2)), (vec![], vec![1]));
+    assert!(checkpoints.is_suspended(SetId(0)) && !checkpoints.is_suspended(SetId(2)));
+    assert_eq!(checkpoints.youngest_of(SetId(0)), Some(1));
+    // The next coordinator knows.
+    let resumed = CheckpointScheduler::resumed(config(), &SETS, &checkpoints.state(), 0);
+    assert!(resumed.is_suspended(SetId(0)));
+    run(&mut checkpoints, &[(3, demand(0), "begin Set 2 of 0")]);
+    refused(&mut checkpoints, SuspensionRefusal::CheckpointUnderWay);
+    run(
+        &mut checkpoints,
+        &[
+            (
+                4,
+                failed(0, 2, CheckpointRefusal::Snapshot),
+                "abort 2 of 0: rank 0: the snapshot of the process could not be taken, drop 2",
+            ),
+            (5, suspend(0), "suspend 0 before 3"),
+            (6, demand(0), "begin Set 3 of 0"),
+            (7, frozen(0, 3), ""),
+            (7, frozen(1, 3), ""),
+            (8, stored(0, 3), ""),
+            (8, stored(1, 3), "commit 3 of 0"),
+            (
+                9,
+                Input::Committed { checkpoint: 3 },
+                "complete 3 after 1, trim 0 by 3, resumed 0 by 3",
+            ),
+        ],
+    );
+    assert_eq!(alone(&checkpoints, 0), [3], "not 1: what it lacks is in no log");
+    run(
+        &mut checkpoints,
+        &[
+            (10, suspend(0), "suspend 0 before 4"),
+            (11, Input::RankFailed { rank: PeerId(0) }, ""),
+            (12, Input::GlobalRollback { checkpoint: 1 }, "drop 3"),
+        ],
+    );
+    assert_eq!(alone(&checkpoints, 0), [1], "all have gone back: the logs of 1 are whole");
+    refused(&mut checkpoints, SuspensionRefusal::NotRunning);
+}

@@ -208,6 +208,8 @@ struct Book {
     sets: BTreeMap<u64, (CheckpointScope, Vec<SetId>)>,
     commits: BTreeSet<u64>,
     trimmed: BTreeMap<SetId, u64>,
+    /// Sets whose ranks acknowledge: no checkpoint before this one holds what they have received.
+    suspended: BTreeMap<SetId, u64>,
 }
 
 impl Book {
@@ -251,6 +253,21 @@ impl Book {
                     "L5: {before:?} {checkpoint}"
                 );
             }
+            Output::SuspendLogging { set, before } => {
+                let global = |(number, complete): (&u64, &bool)| {
+                    *complete && self.sets[number].0 == CheckpointScope::Global
+                };
+                assert!(self.ended.iter().any(global), "L9: something to fall back to");
+                let open = self.ordered.iter().filter(|number| !self.ended.contains_key(number));
+                let mut of_open = open.filter_map(|number| self.sets.get(number));
+                assert!(!of_open.any(|(_, sets)| sets.contains(&set)), "L9: none under way");
+                assert!(self.ordered.iter().all(|number| *number < before), "L9");
+                self.suspended.insert(set, before);
+            }
+            Output::LoggingResumed { set, checkpoint } => {
+                assert_eq!(self.ended.get(&checkpoint), Some(&true), "L9");
+                assert!(self.suspended[&set] <= checkpoint, "L9");
+            }
             Output::Exit { checkpoint } => {
                 assert_eq!(self.ended.get(&checkpoint), Some(&true), "L3")
             }
@@ -274,7 +291,7 @@ proptest! {
         checkpoints_kept in 1usize..4,
         sets_at_once in 1usize..3,
         retry in 0u64..30,
-        events in prop::collection::vec((0u8..24, 0u32..3, 0u64..40), 1..400),
+        events in prop::collection::vec((0u8..25, 0u32..3, 0u64..40), 1..400),
     ) {
         let auto = Interval::Auto { mtbf_ms: 4000 };
         let config = Config {
@@ -320,7 +337,8 @@ proptest! {
                     book.stored.insert((checkpoint, rank));
                     stored(rank, checkpoint)
                 }
-                21.. if book.commits.contains(&checkpoint) => Input::Committed { checkpoint },
+                21..24 if book.commits.contains(&checkpoint) => Input::Committed { checkpoint },
+                24 if more < 10 => Input::RequestSuspension { set },
                 _ => Input::Tick,
             };
             let _ = checkpoints.handle(now, input);
@@ -331,9 +349,15 @@ proptest! {
             for set in [SetId(0), SetId(2)] {
                 let mut kept = checkpoints.checkpoints_of(set);
                 prop_assert!(kept.all(|checkpoint| !book.dropped.contains(&checkpoint)));
+                let from = book.suspended.get(&set).copied().unwrap_or(0);
+                let mut kept = checkpoints.checkpoints_of(set);
+                prop_assert!(kept.all(|checkpoint| checkpoint >= from), "L9");
+                let none = checkpoints.checkpoints_of(set).next().is_none();
+                prop_assert_eq!(checkpoints.is_suspended(set), from > 0 && none, "L9");
                 let oldest = checkpoints.checkpoints_of(set).next();
                 let trimmed = book.trimmed.get(&set);
-                prop_assert!(trimmed.is_none_or(|by| oldest.is_some_and(|oldest| *by <= oldest)));
+                let older = |by: &u64| oldest.map_or(from > 0, |oldest| *by <= oldest);
+                prop_assert!(trimmed.is_none_or(older), "L5");
             }
             let aborted = book.ended.iter().filter(|(_, complete)| !**complete);
             let mut aborted = aborted.into_iter();

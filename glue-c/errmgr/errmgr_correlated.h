@@ -46,7 +46,8 @@ typedef struct {
     char *command;             /* path of the rustbtl program */
     char *checkpoint_interval; /* seconds, "auto" or 0 */
     double set_checkpoint_interval;
-    double mtbf;       /* seconds */
+    double mtbf;         /* seconds */
+    double overhead_max; /* percent of the time that protection may cost */
     char *compression; /* none, lz4, zstd */
     int incremental;   /* one image in so many is full */
     int checkpoints_kept;

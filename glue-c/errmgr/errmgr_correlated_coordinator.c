@@ -98,6 +98,7 @@ static char *send_setup(orte_job_t *job, bool prints, bool failover)
     send_path(to, RUSTBTL_SETUP_LOG, CORRELATED_SESSION_DIR);
     send_value(to, RUSTBTL_SETUP_INTERVAL, p->checkpoint_interval);
     fprintf(to, RUSTBTL_SETUP_MTBF " %.0f\n", 0 < p->mtbf ? p->mtbf * 1000 : 0);
+    fprintf(to, RUSTBTL_SETUP_OVERHEAD " %.0f\n", 0 < p->overhead_max ? p->overhead_max * 10 : 0);
     fprintf(to, RUSTBTL_SETUP_SET_INTERVAL " %.0f\n",
             0 < p->set_checkpoint_interval ? p->set_checkpoint_interval * 1000 : 0);
     char *images = mca_errmgr_correlated_image_settings();

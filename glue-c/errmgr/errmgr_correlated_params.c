@@ -10,6 +10,7 @@
 mca_errmgr_correlated_params_t mca_errmgr_correlated_params = { .checkpoints_kept = 2,
                                                                 .compression = "none",
                                                                 .recover = true,
+                                                                .overhead_max = 3,
                                                                 .image_replicas = 1,
                                                                 .spare_nodes = 2 };
 
@@ -87,11 +88,16 @@ void mca_errmgr_correlated_register_params(void)
             &p->checkpoint_interval,
              "Seconds between global checkpoints, from which the whole job can be restarted. auto: "
              "what loses least time, from vprotocol_correlated_mtbf and from what checkpoints "
-             "cost. 0: only on request. Empty: 300 if vprotocol_correlated_recover is set, "
-             "otherwise 0.");
+             "cost. 0: only on request. Empty: as often as a third of "
+             "vprotocol_correlated_overhead_max pays for, at most every 30 s, if "
+             "vprotocol_correlated_recover is set (300 s without a limit); otherwise 0.");
     (void) variable("mtbf", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3, &p->mtbf,
              "Mean time between failures of one correlated set (a node) in seconds, for "
              "vprotocol_correlated_checkpoint_interval auto.");
+#ifndef CORRELATED_VPROTOCOL /* there it is registered for the ranks, with its help */
+    (void) variable("overhead_max", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_2, &p->overhead_max,
+             "What protection may cost while nothing fails, in percent of the time (see there).");
+#endif
     renamed("set_interval", "set_checkpoint_interval", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3,
             &p->set_checkpoint_interval,
              "Seconds between checkpoints of each correlated set. 0: only on request.");

@@ -10,6 +10,7 @@
 #define RUSTBTL_SETUP_INTERVAL "interval"
 #define RUSTBTL_SETUP_MTBF "mtbf"
 #define RUSTBTL_SETUP_SET_INTERVAL "set_interval"
+#define RUSTBTL_SETUP_OVERHEAD "overhead" /* thousandths */
 #define RUSTBTL_SETUP_IMAGES "images"
 #define RUSTBTL_SETUP_KEEP "keep"
 #define RUSTBTL_SETUP_REPLICAS "copies"

@@ -93,16 +93,19 @@ typedef struct rustbtl_name {
 
 _Static_assert(sizeof(rustbtl_name_t) == 8, "mirrored in component/src/ffi/table.rs");
 
+/* What is done when a payload log is on its way to its budget. */
+enum rustbtl_log_full { RUSTBTL_LOG_SUSPEND, RUSTBTL_LOG_CHECKPOINT, RUSTBTL_LOG_SPILL };
+
 /* MCA parameters. Strings may be NULL (= ""); they outlive the process' use of them. */
 typedef struct rustbtl_config {
     const char *sets;
+    const char *log_budget;
     const char *log_spill_dir;
     const char *single_copy;
     const char *shm_directory;
     const char *tcp_if_include;
     const char *tcp_if_exclude;
     const char *report;
-    uint64_t log_budget;
     uint64_t log_segment_max;
     uint64_t log_prefault;
     uint64_t shm_ring;
@@ -117,6 +120,7 @@ typedef struct rustbtl_config {
     uint32_t tcp_poll_interval;
     uint32_t peer_loss_timeout;
     uint32_t verbose;
+    uint32_t overhead_max; /* thousandths of the time that protection may cost; 0: no limit */
     uint8_t shm;
     uint8_t tcp_ipv4;
     uint8_t tcp_ipv6;
@@ -126,12 +130,13 @@ typedef struct rustbtl_config {
     uint8_t verify_sends;
     uint8_t piggyback;
     uint8_t trim_received;
+    uint8_t log_full; /* enum rustbtl_log_full */
 } rustbtl_config_t;
 
-_Static_assert(sizeof(rustbtl_config_t) == 152, "mirrored in component/src/ffi/table.rs");
+_Static_assert(sizeof(rustbtl_config_t) == 160, "mirrored in component/src/ffi/table.rs");
 _Static_assert(offsetof(rustbtl_config_t, shm_eager_limit) == 104,
                "mirrored in component/src/ffi/table.rs");
-_Static_assert(offsetof(rustbtl_config_t, shm) == 140, "mirrored in component/src/ffi/table.rs");
+_Static_assert(offsetof(rustbtl_config_t, shm) == 144, "mirrored in component/src/ffi/table.rs");
 
 /* Where this process is. */
 typedef struct rustbtl_job {

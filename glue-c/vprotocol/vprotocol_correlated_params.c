@@ -13,13 +13,13 @@ void mca_errmgr_correlated_register_params(void);
 
 rustbtl_config_t mca_vprotocol_correlated_config = {
     .sets = "node",
+    .log_budget = "auto",
     .log_spill_dir = "",
     .single_copy = "auto",
     .shm_directory = "/dev/shm",
     .tcp_if_include = "",
     .tcp_if_exclude = "",
     .report = "",
-    .log_budget = 1ull << 30,
     .log_segment_max = 4ull << 20,
     .shm_ring = 0,
     .tcp_socket_buffer = 0,
@@ -41,12 +41,16 @@ rustbtl_config_t mca_vprotocol_correlated_config = {
     .record_clock = 1,
     .verify_sends = 0,
     .piggyback = 1,
-    .trim_received = 0,
+    .trim_received = 1,
+    .overhead_max = 30,
+    .log_full = RUSTBTL_LOG_SUSPEND,
 };
 
 static bool use_shm = true, use_ipv4 = true, use_ipv6 = true, want_summary = false,
             want_huge_pages = false, record_clock = true, verify_sends = false,
-            piggyback = true, trim_received = false;
+            piggyback = true, trim_received = true;
+static double overhead_max = 3;
+static int log_full = RUSTBTL_LOG_SUSPEND;
 
 int mca_vprotocol_correlated_priority = 100;
 int mca_vprotocol_correlated_stream = -1;
@@ -108,9 +112,11 @@ static void register_log(rustbtl_config_t *c)
          "(every process its own: plain message logging), numa, socket, l3, all, or file:PATH (one "
          "set of world ranks a line, e.g. 0-3,8; every rank exactly once). Payloads of messages "
          "that leave a set are kept in the sender's memory.");
-    (void) bytes("log_budget", &c->log_budget, 3,
-          "Memory in bytes that a process' payload log may take (suffixes k, m, g). Past it, the "
-          "log goes to a file (see log_spill_dir).");
+    text("log_budget", &c->log_budget, 3, MCA_BASE_VAR_SCOPE_READONLY,
+         "Memory in bytes that a process' payload log may take (suffixes k, m, g). Past it, the "
+         "log goes to a file (see log_spill_dir). auto: an eighth of the node's memory (or of the "
+         "job's limit there, if it has one) divided by the job's processes on the node, 64m at "
+         "least and 4g at most. 0: all of it goes to the file. -1: no limit.");
     text("log_spill_dir", &c->log_spill_dir, 3, MCA_BASE_VAR_SCOPE_READONLY,
          "Directory for the part of the payload log that exceeds log_budget. Empty: the process' "
          "session directory. \"none\": never spill; a send that finds no room fails with "
@@ -121,6 +127,42 @@ static void register_log(rustbtl_config_t *c)
           "other nodes slower until the log is first trimmed; memory that was trimmed is used "
           "again. 0: none.");
     renamed(prefault, "log_ready");
+    static mca_base_var_enum_value_t reactions[] = { { RUSTBTL_LOG_SUSPEND, "suspend" },
+                                                     { RUSTBTL_LOG_CHECKPOINT, "checkpoint" },
+                                                     { RUSTBTL_LOG_SPILL, "spill" },
+                                                     { 0, NULL } };
+    mca_base_var_enum_t *reaction = NULL;
+    (void) mca_base_var_enum_create("vprotocol_correlated_log_full", reactions, &reaction);
+    (void) mca_base_component_var_register(&mca_vprotocol_correlated_component.pmlm_version,
+                                           "log_full",
+                                           "What is done when a payload log has taken half of "
+                                           "log_budget. suspend: logging towards the set that "
+                                           "holds most of it is suspended until its next "
+                                           "checkpoint; until then a failure of that set rolls "
+                                           "back all ranks. checkpoint: a checkpoint of that set "
+                                           "is taken. spill: nothing; what exceeds the budget goes "
+                                           "to a file (see log_spill_dir).",
+                                           MCA_BASE_VAR_TYPE_INT, reaction, 0, 0,
+                                           OPAL_INFO_LVL_3, MCA_BASE_VAR_SCOPE_READONLY,
+                                           &log_full);
+    c->log_full = (uint8_t) log_full;
+    if (NULL != reaction) {
+        OBJ_RELEASE(reaction);
+    }
+    (void) mca_base_component_var_register(&mca_vprotocol_correlated_component.pmlm_version,
+                                           "overhead_max",
+                                           "What protection may cost while nothing fails, in "
+                                           "percent of the time. Checkpoints are taken as often as "
+                                           "a third of it pays for (if "
+                                           "vprotocol_correlated_checkpoint_interval does not say "
+                                           "when); where the payload log costs more than the rest, "
+                                           "logging towards the set that causes it is suspended "
+                                           "until its next checkpoint, and until then a failure of "
+                                           "that set rolls back all ranks. 0: no limit.",
+                                           MCA_BASE_VAR_TYPE_DOUBLE, NULL, 0, 0,
+                                           OPAL_INFO_LVL_2, MCA_BASE_VAR_SCOPE_READONLY,
+                                           &overhead_max);
+    c->overhead_max = 0 < overhead_max ? (uint32_t) (overhead_max * 10 + 0.5) : 0;
     (void) bytes("log_segment_max", &c->log_segment_max, 9,
           "Largest piece of memory that the payload log takes at a time (a power of two).");
 }
@@ -191,8 +233,7 @@ static void register_rest(rustbtl_config_t *c)
     flag("trim_received", &trim_received, &c->trim_received, 5,
          "Until a correlated set begins its first checkpoint, nothing can ask for what its "
          "processes have received: they acknowledge it, and its senders drop it from their payload "
-         "logs, which stay small and in memory that is used again. A full log does not cause that "
-         "checkpoint then: give an interval.");
+         "logs, which stay small and in memory that is used again.");
     flag("summary", &want_summary, &c->summary, 3,
          "Print a table of the traffic of all processes in MPI_Finalize.");
     (void) number("verbose", &c->verbose, 9,

@@ -133,6 +133,7 @@ impl Rank {
                 log_bytes_peak: 20,
                 messages: 1,
                 largest: SetId(0),
+                log_budget: 40,
             })?,
             ToRank::MayFinish {} => return Ok(true),
             _ => {}

@@ -1,8 +1,9 @@
 //! A checkpoint thread for any dynamically linked program, by LD_PRELOAD: used by the tests.
 //!
 //! It takes orders from the socket whose number is in RUSTBTL_TEST_FD, one packet each:
-//! `fork`, `pause`, `either`, with `;mute=N,N;drop=N,N`. It answers with packets that begin with a
-//! letter: C (continued: pid, timings, description), P (paused), E (error), R (restored).
+//! `fork`, `pause`, `either`, with `;mute=N,N;drop=N,N;dead=HEX-HEX`. It answers with packets that
+//! begin with a letter: C (continued: pid, timings, description), P (paused), E (error), R
+//! (restored).
 
 #[path = "support/pmix.rs"]
 mod pmix;
@@ -10,6 +11,7 @@ mod pmix;
 use rustbtl_process::freeze::{
     AfterSuspended, BeforeRelease, Copying, FreezeOptions, Freezer, Outcome,
 };
+use std::ops::Range;
 use std::os::fd::RawFd;
 
 #[used]
@@ -70,6 +72,16 @@ fn numbers(order: &str, key: &str) -> Vec<RawFd> {
     list.split(',').filter_map(|number| number.parse().ok()).collect()
 }
 
+fn ranges(order: &str, key: &str) -> Vec<Range<usize>> {
+    let list = order.split(';').find_map(|part| part.strip_prefix(key)).unwrap_or_default();
+    let range = |text: &str| {
+        let (start, end) = text.split_once('-')?;
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        Some(number(start)?..number(end)?)
+    };
+    list.split(',').filter_map(range).collect()
+}
+
 fn serve(socket: RawFd) {
     let mut freezer = Freezer::new().expect("a freezer");
     loop {
@@ -84,6 +96,7 @@ fn serve(socket: RawFd) {
         }
         let supplied = [0, 1, 2, socket];
         let (muted, dropped) = (numbers(&order, "mute="), numbers(&order, "drop="));
+        let dead: Vec<_> = ranges(&order, "dead=");
         let mut while_paused = |snapshot: &rustbtl_process::freeze::Snapshot<'_>| {
             // No allocation here: the threads are suspended.
             let mut head = [0u8; 5];
@@ -117,6 +130,7 @@ fn serve(socket: RawFd) {
             supplied: &supplied,
             muted: &muted,
             dropped: &dropped,
+            dead: &dead,
             copying: match order.split(';').next() {
                 Some("fork") => Copying::Fork,
                 Some("pause") => Copying::Pause,

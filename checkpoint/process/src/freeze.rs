@@ -69,6 +69,10 @@ pub struct FreezeOptions<'a> {
     pub dropped: &'a [RawFd],
     /// Memory that is neither stored nor mapped again; whole mappings.
     pub exclude: &'a [Range<usize>],
+    /// Memory whose contents nobody needs: it is mapped again, and empty. Whole pages of private
+    /// memory without a file. The frozen child does not share it, so that this process can write to
+    /// it at once, and the pause does not grow with it.
+    pub dead: &'a [Range<usize>],
     /// Where the memory is read from.
     pub copying: Copying,
     /// Called when all threads are suspended, for instance for a barrier; an error ends the freeze.
@@ -89,6 +93,7 @@ impl Default for FreezeOptions<'_> {
             muted: &[],
             dropped: &[],
             exclude: &[],
+            dead: &[],
             copying: Copying::default(),
             after_suspended: None,
             before_release: None,
@@ -105,6 +110,7 @@ impl core::fmt::Debug for FreezeOptions<'_> {
             .field("muted", &self.muted)
             .field("dropped", &self.dropped)
             .field("exclude", &self.exclude)
+            .field("dead", &self.dead)
             .field("copying", &self.copying)
             .field("suspend_timeout_ms", &self.suspend_timeout_ms)
             .finish_non_exhaustive()

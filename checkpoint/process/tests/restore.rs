@@ -119,6 +119,52 @@ fn an_image_that_builds_on_one_that_was_dropped_is_as_good() {
 }
 
 #[test]
+fn memory_whose_contents_nobody_needs_is_there_and_empty() {
+    let folder = scratch("dead");
+    let path = program("dead.c", &[]);
+    for how in ["fork", "pause"] {
+        let [output, first, second, end] =
+            ["output", "1.img", "2.img", "end"].map(|name| folder.join(format!("{how}-{name}")));
+        drop(std::fs::remove_file(&end));
+        let start = || {
+            let subject = Subject::start(Command::new(&path).arg(&end), &output);
+            subject.wait_for("\n");
+            let order = format!("{how};{}", subject.text().trim());
+            (subject, order)
+        };
+        let line = |text: &str, key: &str| -> String {
+            let mut lines = text.lines().filter_map(|line| line.strip_prefix(key));
+            lines.next_back().unwrap_or_else(|| panic!("no {key} in {text}")).to_owned()
+        };
+        let (mut subject, order) = start();
+        let all = subject.checkpoint(how, &first, &WriteOptions::default()).unwrap().0;
+        let less = subject.checkpoint(&order, &first, &WriteOptions::default()).unwrap().0;
+        let dead = all.stored_bytes.saturating_sub(less.stored_bytes) + (1 << 19);
+        assert!(dead > 4 << 20, "{how}: it is not in the image");
+        subject.kill();
+        // A restored process can do it again.
+        let (mut subject, _) = Subject::restore(&first, &output, Ids::SameIfPermitted);
+        let again = subject.checkpoint(&order, &second, &WriteOptions::default()).unwrap().0;
+        assert!(again.stored_bytes <= less.stored_bytes + (1 << 20), "{how}: {again:?}");
+        subject.kill();
+        // The one that goes on has all of it.
+        let (subject, order) = start();
+        subject.checkpoint(&order, &first, &WriteOptions::default()).unwrap();
+        std::fs::write(&end, "").unwrap();
+        let (status, whole) = subject.finish(30);
+        assert_eq!((status, &line(&whole, "wiped ")[..]), (0, "0"));
+        let (subject, _) = Subject::restore(&second, &output, Ids::SameIfPermitted);
+        let (status, text) = subject.finish(30);
+        assert_eq!((status, &line(&text, "wiped ")[..]), (0, "0"), "{how}: {text}");
+        assert_ne!(line(&whole, "dead "), format!("{:016x}", 0));
+        assert_eq!(line(&text, "dead "), format!("{:016x}", 0), "{how}");
+        for key in ["before ", "behind ", "written "] {
+            assert_eq!(line(&text, key), line(&whole, key), "{how}: {key}");
+        }
+    }
+}
+
+#[test]
 fn the_program_that_was_pictured_goes_on_unharmed() {
     let folder = scratch("zoo-goes-on");
     let path = program("zoo.c", &["-pthread"]);

@@ -57,6 +57,7 @@ impl<M: SegmentMemory> PayloadLog<M> {
         while offset < segment.used {
             let head = record::read(memory, offset);
             if head.live {
+                assert!(offset >= segment.first, "invariant 4: first");
                 live += 1;
                 all.messages += 1;
                 all.bytes += head.bytes as u64;

@@ -30,7 +30,8 @@ pub trait SegmentMemory {
 pub struct LogLimits {
     /// Most bytes reserved from [`SegmentSource::Memory`], the free list included.
     pub budget_bytes: u64,
-    /// Most bytes kept for reuse.
+    /// Most bytes kept for reuse. Below the budget: memory is returned to the system each time that
+    /// more was trimmed, and the next messages pay for fresh pages.
     pub free_bytes_max: u64,
     /// First segment of a set: a power of two from 4 KiB to 4 MiB.
     pub segment_bytes_min: usize,
@@ -42,7 +43,7 @@ impl Default for LogLimits {
     fn default() -> Self {
         Self {
             budget_bytes: 1 << 30,
-            free_bytes_max: 256 << 20,
+            free_bytes_max: 1 << 30,
             segment_bytes_min: 64 << 10,
             segment_bytes_max: 4 << 20,
         }

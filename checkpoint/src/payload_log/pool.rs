@@ -1,11 +1,18 @@
-//! Where segments come from and go to: budget, spill, free list.
+//! Where segments come from and go to: budget, spill, free segments.
 //!
-//! Fresh pages are slow (each is a fault and a page of zeroes), so a segment without
-//! records is kept for reuse, the last one first. An implementation of [`SegmentMemory`] may
-//! prepare some.
+//! Fresh pages are slow (each is a fault and a page of zeroes), so a segment without records is
+//! kept and used again, the last one first: caches may still have it. An implementation of
+//! [`SegmentMemory`] may prepare some.
+//!
+//! Memory is returned to the system (W1) where the budget is used up and only segments of other
+//! sizes are free, the largest and coldest first; (W2) past `free_bytes_max`, spilled segments
+//! first; (W3) when the limits get lower. Below the budget and that limit it never does.
+//!
+//! A segment that held records when a snapshot was taken is shared with the frozen process: each
+//! page that is written to is copied while that lives. Such segments are used last (`shared`).
 
 use super::config::{LogLimits, SegmentMemory, SegmentSource};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// No system has smaller pages.
 const PAGE_BYTES: usize = 4 << 10;
@@ -17,25 +24,33 @@ pub struct Owned<S> {
     /// Accounted and usable bytes (the memory may be longer).
     pub bytes: usize,
     pub source: SegmentSource,
+    /// Held records when the last snapshot was taken.
+    pub shared: bool,
 }
 
 /// Free segments for reuse, by size.
 #[derive(Clone)]
 struct FreeList<S> {
-    by_bytes: BTreeMap<usize, Vec<Owned<S>>>,
+    /// The one at the back is used next.
+    by_bytes: BTreeMap<usize, VecDeque<Owned<S>>>,
     bytes: u64,
 }
 
 impl<S> FreeList<S> {
     fn push(&mut self, owned: Owned<S>) {
         self.bytes += owned.bytes as u64;
-        self.by_bytes.entry(owned.bytes).or_default().push(owned);
+        let list = self.by_bytes.entry(owned.bytes).or_default();
+        if owned.shared { list.push_front(owned) } else { list.push_back(owned) }
     }
 
-    /// The youngest of exactly this size.
-    fn pop(&mut self, bytes: usize) -> Option<Owned<S>> {
+    /// One of exactly this size, to be used again or to be freed.
+    fn pop(
+        &mut self,
+        bytes: usize,
+        from: fn(&mut VecDeque<Owned<S>>) -> Option<Owned<S>>,
+    ) -> Option<Owned<S>> {
         let list = self.by_bytes.get_mut(&bytes)?;
-        let owned = list.pop()?;
+        let owned = from(list)?;
         if list.is_empty() {
             self.by_bytes.remove(&bytes);
         }
@@ -48,17 +63,17 @@ impl<S> FreeList<S> {
         let near = self.by_bytes.range(want..want.saturating_mul(2)).next();
         let found = near.or_else(|| self.by_bytes.range(need..want).next_back());
         let bytes = *found?.0;
-        self.pop(bytes)
+        self.pop(bytes, VecDeque::pop_back)
     }
 
     fn pop_smaller(&mut self, than: usize) -> Option<Owned<S>> {
         let bytes = *self.by_bytes.range(..than).next()?.0;
-        self.pop(bytes)
+        self.pop(bytes, VecDeque::pop_front)
     }
 
     fn pop_largest(&mut self) -> Option<Owned<S>> {
         let bytes = *self.by_bytes.keys().next_back()?;
-        self.pop(bytes)
+        self.pop(bytes, VecDeque::pop_front)
     }
 }
 
@@ -94,6 +109,12 @@ impl<M: SegmentMemory> Pool<M> {
 
     pub fn free_bytes(&self) -> u64 {
         self.free.bytes + self.free_spill.bytes
+    }
+
+    /// The memory of all free segments: its contents are of no use to anybody.
+    pub fn free_segments(&self) -> impl Iterator<Item = &M::Segment> {
+        let lists = self.free.by_bytes.values().chain(self.free_spill.by_bytes.values());
+        lists.flatten().map(|owned| &owned.memory)
     }
 
     /// Segments that hold records, wherever they come from.
@@ -150,7 +171,7 @@ impl<M: SegmentMemory> Pool<M> {
             return None;
         }
         self.account(bytes, source);
-        Some(Owned { memory, bytes, source })
+        Some(Owned { memory, bytes, source, shared: false })
     }
 
     fn account(&mut self, bytes: usize, source: SegmentSource) {

@@ -146,8 +146,20 @@ impl<M: SegmentMemory> PayloadLog<M> {
             serial = self.serial;
             self.sets[set as usize].segments.push(slot);
         }
-        let Owned { memory, bytes, source } = owned;
-        let segment = Segment { memory, bytes, source, role, serial, set, used: 0, live: 0 };
+        let Owned { memory, bytes, source, .. } = owned;
+        let shared = false;
+        let segment = Segment {
+            memory,
+            bytes,
+            source,
+            shared,
+            role,
+            serial,
+            set,
+            used: 0,
+            first: 0,
+            live: 0,
+        };
         self.slots[slot as usize] = Some(segment);
         slot
     }
@@ -163,7 +175,7 @@ impl<M: SegmentMemory> PayloadLog<M> {
         if set.bulk == slot {
             set.bulk = NONE;
         }
-        let Segment { memory, bytes, source, .. } = segment;
-        self.pool.release(Owned { memory, bytes, source });
+        let Segment { memory, bytes, source, shared, .. } = segment;
+        self.pool.release(Owned { memory, bytes, source, shared });
     }
 }

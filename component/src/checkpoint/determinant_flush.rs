@@ -35,7 +35,7 @@ impl Checkpoint {
             _ if self.polls_soon() || !COORDINATOR_LINK.set_polled(false) => PACE_MS,
             (true, false) if self.repairing => crate::checkpoint::thread::REPAIR_POLL_MS,
             (true, false) if self.replaying => crate::checkpoint::thread::BEHIND_POLL_MS,
-            (true, false) => self.log_pressure.timeout_ms(),
+            (true, false) => self.log_pressure.sooner(self.cost_pressure),
         }
     }
 

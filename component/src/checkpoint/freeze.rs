@@ -4,6 +4,7 @@ use crate::checkpoint::shared_memory_barrier::SharedMemoryBarrier;
 use crate::checkpoint::state::Checkpoint;
 use crate::engine::driver_state::Driver;
 use crate::engine::shared::ExclusiveGuard as Engine;
+use crate::payload_log::memory::unused_ranges;
 use core::ops::Range;
 use rustbtl_coordination::control::{CheckpointId, FromRank, Message, ToRank, frozen_in_pause};
 use rustbtl_fragments::ids::PeerId;
@@ -53,6 +54,7 @@ pub(crate) fn take(
 ) -> FreezeOutcome {
     let Some(driver) = engine else { return FreezeOutcome::Failed("no id".into()) };
     let (dropped, exclude) = left_out(driver);
+    let dead = unused_ranges(&driver.host.log);
     let muted: Vec<RawFd> = crate::os::pmix::server_socket().into_iter().collect();
     let supplied = [0, 1, 2, checkpoint.guardian.fd()];
     let guardian = &checkpoint.guardian;
@@ -89,6 +91,7 @@ pub(crate) fn take(
         muted: &muted,
         dropped: &dropped,
         exclude: &exclude,
+        dead: &dead,
         copying: Copying::ForkOrPause,
         while_paused: Some(&mut while_paused),
         ..FreezeOptions::default()
@@ -99,7 +102,10 @@ pub(crate) fn take(
     }
     match frozen {
         Ok(Outcome::Continued(continued)) => match continued.child {
-            Some(child) => FreezeOutcome::Child(child, continued.description),
+            Some(child) => {
+                driver.host.log.snapshot_taken();
+                FreezeOutcome::Child(child, continued.description)
+            }
             None if stored => FreezeOutcome::Stored,
             None => {
                 FreezeOutcome::Failed("the guardian went away while it read the process".into())

@@ -1,18 +1,17 @@
-//! The payload log is on its way to its budget: ask for a checkpoint of the set that causes most of
-//! it.
+//! The payload log is on its way to its budget, or costs more time than it may: ask for a
+//! checkpoint of the set that causes most of it, or to suspend logging towards that set.
 //!
 //! The message path sets a flag and wakes the checkpoint thread, once for each mark that the log
 //! passes. A checkpoint need not help: its snapshots may have been taken before the messages
 //! arrived, and older checkpoints stay usable. So as long as the log is above its first mark it
-//! asks again, after twice the time each time.
+//! asks again, after twice the time each time. The same is true of what it costs.
 
 use crate::os::now_ns;
-use rustbtl_fragments::ids::SetId;
 
 /// From the first question to the second.
 const AGAIN_MS: u64 = 500;
 /// And at most.
-const AGAIN_MS_MAX: u64 = 300_000;
+const AGAIN_MS_MAX: u64 = 30_000;
 const MS: u64 = 1_000_000;
 
 /// When to ask again.
@@ -26,15 +25,15 @@ struct Again {
 }
 
 impl LogPressure {
-    /// Is a checkpoint to be asked for, now that a mark was passed or time has gone by? `largest`:
-    /// the set that holds most of the log and how much, if the log is above its first mark. Gives
-    /// what to ask for.
-    pub fn handle(
+    /// Is there something to be asked for, now that a mark was passed or time has gone by?
+    /// `largest`: what to ask for, if the log is still above the mark; `None`: that cannot be known
+    /// now.
+    pub fn handle<T>(
         &mut self,
         mark: bool,
         now_ns: u64,
-        largest: impl FnOnce() -> Option<Option<(SetId, u64)>>,
-    ) -> Option<(SetId, u64)> {
+        largest: impl FnOnce() -> Option<Option<T>>,
+    ) -> Option<T> {
         if !mark && !self.is_due(now_ns) {
             return None;
         }
@@ -57,8 +56,15 @@ impl LogPressure {
         self.0 = Some(Again { at_ns: now_ns + after_ms * MS, after_ms });
     }
 
-    /// How long the thread may sleep, in milliseconds; -1: until it is woken.
-    pub fn timeout_ms(self) -> i32 {
+    /// How long the thread may sleep for both, in milliseconds; -1: until it is woken.
+    pub fn sooner(self, other: Self) -> i32 {
+        match (self.timeout_ms(), other.timeout_ms()) {
+            (-1, ms) | (ms, -1) => ms,
+            (one, other) => one.min(other),
+        }
+    }
+
+    fn timeout_ms(self) -> i32 {
         let left = |again: Again| again.at_ns.saturating_sub(now_ns()).div_ceil(MS);
         self.0.map_or(-1, |again| left(again).min(AGAIN_MS_MAX) as i32)
     }

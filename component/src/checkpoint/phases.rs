@@ -141,13 +141,14 @@ impl Checkpoint {
                         Err(error) => self.fatal(&error.to_string()),
                     }
                 }
-                self.phases.entered_ns = now_ns();
+                (self.phases.entered_ns, self.phases.entered) = (now_ns(), CheckpointId(id));
                 if let Some(driver) = taken {
                     self.send_sharing(CheckpointId(id), driver);
                 }
                 self.with(taken, |p| {
                     // A1: what comes from now on may be behind the snapshot.
                     p.engine.set_acknowledging(None);
+                    p.host.log_cost.rearm();
                     p.engine.hold(Side::Internal);
                 });
             }

@@ -67,6 +67,7 @@ pub(crate) fn resume_after_restart(
     signals.restarts.fetch_add(1, Ordering::Relaxed);
     signals.requests.restored(id);
     checkpoint.restored_log();
+    driver.host.log_cost.restart();
     checkpoint.ready = false;
     checkpoint.ending = Ending::Not;
     checkpoint.input(Input::Restored);

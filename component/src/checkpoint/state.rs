@@ -3,6 +3,7 @@
 use crate::checkpoint::guardian_link::Guardian;
 use crate::checkpoint::log_pressure::LogPressure;
 use crate::engine::shared::Shared;
+use crate::ffi::table::{LOG_CHECKPOINT, LOG_SPILL};
 use crate::peers::transport_setup::TransportSetup;
 use crate::sync::checkpoint_signals::{CheckpointSignals, SIGNALS};
 use rustbtl_coordination::control::{CheckpointId, SnapshotMemory, ToRank};
@@ -51,6 +52,10 @@ pub(crate) struct Checkpoint {
     pub(crate) over: bool,
     /// The log has asked for a checkpoint, and none has helped yet.
     pub(crate) log_pressure: LogPressure,
+    /// The same of what the log costs, where it has asked to be suspended.
+    pub(crate) cost_pressure: LogPressure,
+    /// What to ask for when the log is on its way to its budget.
+    pub(crate) log_full: LogFullReaction,
     pub(crate) phases: Phases,
     pub(crate) flush_state: DeterminantFlush,
     pub(crate) sharing: Sharing,
@@ -62,11 +67,35 @@ impl Checkpoint {
     }
 }
 
+/// What a log that is on its way to its budget asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogFullReaction {
+    /// That logging is suspended.
+    Suspend,
+    /// A checkpoint.
+    Checkpoint,
+    /// Nothing: the rest goes to a file.
+    Spill,
+}
+
+impl LogFullReaction {
+    /// As C has it.
+    pub fn of(log_full: u8) -> Self {
+        match log_full {
+            LOG_CHECKPOINT => Self::Checkpoint,
+            LOG_SPILL => Self::Spill,
+            _ => Self::Suspend,
+        }
+    }
+}
+
 /// What is known of the checkpoint that is being taken.
 #[derive(Debug, Default)]
 pub struct Phases {
     /// When the program was kept out, and when the first barrier was over.
     pub(crate) entered_ns: u64,
+    /// The youngest checkpoint that was entered.
+    pub(crate) entered: CheckpointId,
     pub(crate) quiescent_ns: u64,
     /// For the guardian: what the snapshot's memory is, and what only the process knows.
     pub(crate) snapshot: Option<(SnapshotMemory, Vec<u8>)>,

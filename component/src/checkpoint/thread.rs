@@ -19,7 +19,10 @@
 //! | `shared_memory_barrier.rs` | snapshots of one moment, where ranks share memory directly |
 
 use crate::checkpoint::guardian_link::{Guardian, GuardianError};
-use crate::checkpoint::state::{Checkpoint, DeterminantFlush, Ending, Phases, Sharing};
+use crate::checkpoint::log_pressure::LogPressure;
+use crate::checkpoint::state::{
+    Checkpoint, DeterminantFlush, Ending, LogFullReaction, Phases, Sharing,
+};
 use crate::engine::shared::ExclusiveGuard;
 use crate::engine::shared::shared;
 use crate::ffi::verbose;
@@ -31,11 +34,14 @@ use crate::sync::checkpoint_signals::{CheckpointSignals, SIGNALS, count};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use rustbtl_coordination::control::{CheckpointId, FromRank, ReplayBlocker, ToRank};
 use rustbtl_coordination::quiescence::{CheckpointAnswer, CheckpointRefusal, Input, Quiescence};
-use rustbtl_fragments::engine::ReceivedVector;
-use rustbtl_fragments::ids::PeerId;
+use rustbtl_fragments::engine::{AcknowledgeAfter, ReceivedVector};
+use rustbtl_fragments::ids::{PeerId, SetId};
 use rustbtl_process::freeze::Freezer;
 use std::collections::BTreeMap;
 
+/// What a peer's log may hold of messages that are received here, while they are acknowledged.
+pub(crate) const ACKNOWLEDGE_AFTER: AcknowledgeAfter =
+    AcknowledgeAfter { bytes: 1 << 20, messages: 1024 };
 /// How often MPI_Init is asked whether it is over.
 pub(crate) const INIT_POLL_MS: i32 = 2;
 /// How often a process that was restarted alone is asked whether its replay is complete.
@@ -57,7 +63,7 @@ pub struct Recorded {
 pub fn start(
     transport_setup: &TransportSetup,
     members: Vec<PeerId>,
-    (huge_pages, recorded): (bool, Recorded),
+    (huge_pages, recorded, log_full): (bool, Recorded, LogFullReaction),
     endpoint: Vec<u8>,
 ) -> Result<(), String> {
     let Some(guardian) = Guardian::from_environment().map_err(|error| error.to_string())? else {
@@ -105,6 +111,7 @@ pub fn start(
         restarts: AtomicU32::new(0),
         fence: AtomicBool::new(false),
         nearly_full: AtomicBool::new(false),
+        over_budget: AtomicBool::new(false),
         // One may have come before this.
         checkpoint_frames: AtomicBool::new(true),
         not_replayable: Default::default(),
@@ -140,7 +147,9 @@ pub fn start(
             endpoint,
             ending: Ending::Not,
             over: false,
-            log_pressure: crate::checkpoint::log_pressure::LogPressure::default(),
+            log_pressure: LogPressure::default(),
+            cost_pressure: LogPressure::default(),
+            log_full,
             phases: Phases::default(),
             flush_state: DeterminantFlush::default(),
             sharing: Sharing::default(),
@@ -337,6 +346,7 @@ impl Checkpoint {
             ToRank::Stable { incarnation, upto } => self.stable(incarnation, upto),
             ToRank::Coordinator { addresses, secret } => self.set_coordinator(addresses, secret),
             ToRank::Fence { set, before } => self.fence(set, before),
+            ToRank::SuspendLogging { before } => self.suspend_logging(before, taken),
             // Only a process that is being restored gets it.
             ToRank::Replay { .. } => {}
         }
@@ -351,7 +361,7 @@ impl Checkpoint {
         }
     }
 
-    /// Ask for a checkpoint if the log wants one.
+    /// Ask for what the log wants: a checkpoint, or to be suspended.
     fn pass_on_log(&mut self) {
         let mark = Self::signals().nearly_full.swap(false, Ordering::Relaxed);
         let shared = self.shared;
@@ -361,14 +371,42 @@ impl Checkpoint {
             Some(log.largest_set().filter(|_| log.is_nearly_full()))
         });
         if let Some((set, bytes)) = wanted {
-            count(0);
-            self.send(&FromRank::LogNearlyFull { set, bytes });
+            match self.log_full {
+                LogFullReaction::Checkpoint => {
+                    count(0);
+                    self.send(&FromRank::LogNearlyFull { set, bytes });
+                }
+                LogFullReaction::Suspend => self.request_suspension(set),
+                LogFullReaction::Spill => {}
+            }
+        }
+        let over = Self::signals().over_budget.swap(false, Ordering::Relaxed);
+        let wanted = self.cost_pressure.handle(over, now_ns(), || {
+            let driver = shared.take().ok()?;
+            let host = &driver.host;
+            Some(host.log.largest_set().filter(|_| host.log_cost.is_over()))
+        });
+        if let Some((set, _)) = wanted {
+            self.request_suspension(set);
+        }
+    }
+
+    fn request_suspension(&self, set: SetId) {
+        let [spent_ns, elapsed_ns] = self.with(&mut None, |driver| driver.host.log_cost.spent_ns());
+        self.send(&FromRank::LoggingOverBudget { set, spent_ns, elapsed_ns });
+    }
+
+    /// Acknowledge what comes from other sets; not if the others of the set have brought this
+    /// process into that checkpoint already (docs/adr/0026).
+    fn suspend_logging(&self, before: CheckpointId, taken: &mut Option<ExclusiveGuard>) {
+        if self.phases.entered < before {
+            self.with(taken, |driver| driver.engine.set_acknowledging(Some(ACKNOWLEDGE_AFTER)));
         }
     }
 
     /// Another process, perhaps on another node, whose clock is another one: read it afresh.
     pub(crate) fn restored_log(&mut self) {
-        self.log_pressure = Default::default();
+        (self.log_pressure, self.cost_pressure) = Default::default();
         Self::signals().nearly_full.store(true, Ordering::Relaxed);
     }
 
@@ -379,15 +417,16 @@ impl Checkpoint {
     }
 
     fn status(&self, taken: &mut Option<ExclusiveGuard>) {
-        let (counters, largest) = self.with(taken, |driver| {
-            let largest = driver.host.log.largest_set();
-            (driver.host.log.counters(), largest.map_or(driver.host.set, |(set, _)| set))
+        let (counters, largest, log_budget) = self.with(taken, |driver| {
+            let (log, own) = (&driver.host.log, driver.host.set);
+            (log.counters(), log.largest_set().map_or(own, |(set, _)| set), log.budget_bytes())
         });
         self.send(&FromRank::Status {
             log_bytes: counters.bytes,
             log_bytes_peak: counters.bytes_peak,
             messages: counters.messages,
             largest,
+            log_budget,
         });
     }
 

@@ -8,6 +8,7 @@ use crate::engine::transport_set::{Route, TransportSet};
 use crate::ffi::operation::Op;
 use crate::ffi::table::{Glue, Name};
 use crate::ffi::verbose;
+use crate::payload_log::cost::LogCost;
 use crate::payload_log::deferred_copy::PendingLogCopies;
 use crate::payload_log::memory::LogMemory;
 use crate::peers::endpoint::{Endpoint, EndpointError};
@@ -62,6 +63,8 @@ pub struct EngineHost {
     pub transports: TransportSet,
     /// Payloads that left the set.
     pub log: PayloadLog<LogMemory>,
+    /// What that costs.
+    pub log_cost: LogCost,
     /// Messages that are not all in the log yet.
     pub(crate) pending_copies: PendingLogCopies,
     /// Nonblocking sends whose frames TCP gathers: they are complete when it has pushed them out,
@@ -95,7 +98,13 @@ pub struct EngineHost {
 
 impl EngineHost {
     /// Without transports; `Driver::connect` adds them.
-    pub fn new(glue: Glue, threads: bool, peers: Peers, log: PayloadLog<LogMemory>) -> Self {
+    pub fn new(
+        glue: Glue,
+        threads: bool,
+        peers: Peers,
+        log: PayloadLog<LogMemory>,
+        log_cost: LogCost,
+    ) -> Self {
         let mut routes = vec![Route::Unknown; peers.me().0 as usize + 1];
         routes[peers.me().0 as usize] = Route::Myself;
         Self {
@@ -111,6 +120,7 @@ impl EngineHost {
             node: String::new(),
             transports: TransportSet::default(),
             log,
+            log_cost,
             pending_copies: PendingLogCopies::default(),
             gathered: Vec::new(),
             burst: Burst::default(),
@@ -290,6 +300,14 @@ impl EngineHost {
         }
     }
 
+    /// Something was copied into the log since `begin`.
+    #[inline]
+    pub(crate) fn count_log_cost(&mut self, begin: u64) {
+        if self.log_cost.end(begin) {
+            crate::sync::checkpoint_signals::log_over_budget();
+        }
+    }
+
     /// A frame from anywhere to anybody.
     #[inline(never)]
     fn transmit_any(
@@ -396,6 +414,7 @@ impl Host for EngineHost {
             self.check_log_pressure();
             return Ok(record);
         }
+        let begin = if long { self.log_cost.begin() } else { 0 };
         let appended = self.log.append(entry, |into| match op.convertor() {
             // SAFETY: `into` is writable for all of the message.
             Some(convertor) => unsafe {
@@ -406,6 +425,9 @@ impl Host for EngineHost {
                 into.copy_from_slice(unsafe { op.slice(0, into.len() as u64) });
             }
         });
+        if long {
+            self.count_log_cost(begin);
+        }
         self.check_log_pressure();
         appended
     }

@@ -22,7 +22,14 @@ impl EngineHost {
     /// later of its end.
     #[inline]
     pub fn settle(&mut self, op: Op) -> bool {
-        self.pending_copies.is_empty() || self.pending_copies.settle(op, COPIED_AT_ONCE_BYTES)
+        self.pending_copies.is_empty() || self.settle_copy(op)
+    }
+
+    fn settle_copy(&mut self, op: Op) -> bool {
+        let begin = self.log_cost.begin();
+        let over = self.pending_copies.settle(op, COPIED_AT_ONCE_BYTES);
+        self.count_log_cost(begin);
+        over
     }
 
     /// The program does not wait for the end of an operation: nothing of it may be left to be
@@ -38,9 +45,15 @@ impl EngineHost {
         self.pending_copies.share();
     }
 
-    /// Drop what a process of this set has in its checkpoint already.
-    pub fn trim_log(&mut self, set: SetId, is_held: impl FnMut(&LogEntry) -> bool) {
-        self.pending_copies.finish();
+    /// Drop what nobody will ask for: a process of this set has it in its checkpoint, or has
+    /// acknowledged it. What of that is not copied yet never is, and its send is over.
+    pub fn trim_log(&mut self, set: SetId, is_held: impl Fn(&LogEntry) -> bool) {
+        let mut at = 0;
+        while let Some(op) = self.pending_copies.drop_copy(&mut at, |record| {
+            self.log.entry(record).is_some_and(|entry| entry.set == set && is_held(&entry))
+        }) {
+            self.end(op);
+        }
         self.log.trim(set, is_held);
     }
 
@@ -53,7 +66,10 @@ impl EngineHost {
 
     #[cold]
     fn copy_step(&mut self) -> Option<Op> {
-        match self.pending_copies.step()? {
+        let begin = self.log_cost.begin();
+        let copied = self.pending_copies.step();
+        self.count_log_cost(begin);
+        match copied? {
             Copied::Before(op) => Some(op),
             Copied::Last(op) => {
                 self.end(op);

@@ -21,6 +21,7 @@ pub(crate) unsafe fn text(from: *const c_char) -> String {
 pub struct TextParameters {
     pub(crate) sets: String,
     pub(crate) report: String,
+    pub(crate) budget: String,
     pub(crate) spill: String,
     /// How large messages cross the node.
     pub single_copy: String,
@@ -41,6 +42,7 @@ impl TextParameters {
         Self {
             sets: read(config.sets),
             report: read(config.report),
+            budget: read(config.log_budget),
             spill: read(config.log_spill_dir),
             single_copy: read(config.single_copy),
             shm_directory: read(config.shm_directory),

@@ -97,13 +97,13 @@ const_assert_eq!(size_of::<Name>(), 8);
 #[allow(missing_docs)]
 pub struct Config {
     pub sets: *const c_char,
+    pub log_budget: *const c_char,
     pub log_spill_dir: *const c_char,
     pub single_copy: *const c_char,
     pub shm_directory: *const c_char,
     pub tcp_if_include: *const c_char,
     pub tcp_if_exclude: *const c_char,
     pub report: *const c_char,
-    pub log_budget: u64,
     pub log_segment_max: u64,
     pub log_prefault: u64,
     pub shm_ring: u64,
@@ -118,6 +118,7 @@ pub struct Config {
     pub tcp_poll_interval: u32,
     pub peer_loss_timeout: u32,
     pub verbose: u32,
+    pub overhead_max: u32,
     pub shm: u8,
     pub tcp_ipv4: u8,
     pub tcp_ipv6: u8,
@@ -127,11 +128,17 @@ pub struct Config {
     pub verify_sends: u8,
     pub piggyback: u8,
     pub trim_received: u8,
+    pub log_full: u8,
 }
 
-const_assert_eq!(size_of::<Config>(), 152);
+const_assert_eq!(size_of::<Config>(), 160);
 const_assert_eq!(offset_of!(Config, shm_eager_limit), 104);
-const_assert_eq!(offset_of!(Config, shm), 140);
+const_assert_eq!(offset_of!(Config, shm), 144);
+
+/// `log_full`: a full log asks for a checkpoint that lets it be trimmed.
+pub const LOG_CHECKPOINT: u8 = 1;
+/// `log_full`: a full log goes to a file.
+pub const LOG_SPILL: u8 = 2;
 
 /// Where this process is.
 #[repr(C)]

@@ -45,7 +45,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// How many there are.
-pub const COUNTERS: usize = 20;
+pub const COUNTERS: usize = 21;
 
 /// All counters with their names in reports.
 pub fn counters(driver: &Driver) -> [(&'static str, u64); COUNTERS] {
@@ -73,6 +73,7 @@ pub fn counters(driver: &Driver) -> [(&'static str, u64); COUNTERS] {
         ("log_checkpoints_requested", requested),
         ("checkpoints", completed),
         ("piggyback_frames", c.piggyback_frames),
+        ("log_budget_bytes", driver.host.log.budget_bytes()),
     ]
 }
 

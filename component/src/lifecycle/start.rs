@@ -1,5 +1,6 @@
 //! From parameters to a process that others can talk to.
 
+use crate::checkpoint::state::LogFullReaction;
 use crate::checkpoint::thread;
 use crate::engine::detached_sends;
 use crate::engine::driver_state::Driver;
@@ -12,6 +13,9 @@ use crate::ffi::table::{Config, Glue, JobInfo};
 use crate::ffi::verbose;
 use crate::lifecycle::report;
 use crate::os::idle_processor;
+use crate::os::memory;
+use crate::payload_log::budget::budget;
+use crate::payload_log::cost::LogCost;
 use crate::payload_log::memory::LogMemory;
 use crate::peers::endpoint::Endpoint;
 use crate::peers::table::Peers;
@@ -19,12 +23,15 @@ use crate::peers::transport_setup::TransportSetup;
 use crate::progress::progress_thread;
 use rustbtl_checkpoint::{LogLimits, PayloadLog};
 use rustbtl_coordination::{LocalPeer, SetPolicy, fingerprint, parse_set_file, set_of};
-use rustbtl_fragments::engine::{AcknowledgeAfter, Engine};
+use rustbtl_fragments::engine::Engine;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::path::PathBuf;
 
 /// Segments that a log's budget is good for, at least.
 const SEGMENTS_MIN: u64 = 32;
+
+/// Of the spill file so much is kept for reuse, where the budget is smaller.
+const SPILL_KEPT_BYTES: u64 = 256 << 20;
 
 /// What is left to do once the other processes' endpoints can be had, and for later.
 pub struct Started {
@@ -34,6 +41,8 @@ pub struct Started {
     huge_pages: bool,
     /// What clocks give that is recorded.
     recorded: thread::Recorded,
+    /// What a log that is nearly full asks for.
+    log_full: LogFullReaction,
     /// How transports are opened.
     pub transport_setup: TransportSetup,
     /// Processes of this node.
@@ -89,11 +98,17 @@ fn choose_set(glue: &Glue, sets: &str, me: PeerId, size: u32, place: &JobPlace) 
 fn make_log(
     glue: &Glue,
     config: &Config,
-    spill: &str,
+    texts: &TextParameters,
     rank: u32,
     place: &JobPlace,
 ) -> PayloadLog<LogMemory> {
-    let directory = match spill {
+    let ranks = place.ranks.len() as u32;
+    let budget_bytes = budget(&texts.budget, memory::node_bytes(), ranks)
+        .unwrap_or_else(|error| glue.fatal("bad-log-budget", &[&texts.budget, &error.to_string()]));
+    glue.verbose(verbose::INFO, || {
+        format!("payload log: {budget_bytes} bytes of memory ({})", texts.budget)
+    });
+    let directory = match &texts.spill[..] {
         "none" => None,
         "" => Some(place.session.clone().unwrap_or_else(std::env::temp_dir)),
         path => Some(PathBuf::from(path)),
@@ -105,11 +120,13 @@ fn make_log(
         glue.fatal("spill-dir", &[&directory.display().to_string(), &error.to_string()]);
     }
     let limits = LogLimits {
-        budget_bytes: config.log_budget,
+        budget_bytes,
         // A small budget is spent in small steps, so that it is seen in time that it comes to its
         // end.
-        segment_bytes_max: config.log_segment_max.min(config.log_budget / SEGMENTS_MIN) as usize,
-        free_bytes_max: LogLimits::default().free_bytes_max.max(config.log_prefault),
+        segment_bytes_max: config.log_segment_max.min(budget_bytes / SEGMENTS_MIN) as usize,
+        // What was trimmed is kept: none of the budget is ever given back. What was spilled is kept
+        // below a small budget, too.
+        free_bytes_max: budget_bytes.max(SPILL_KEPT_BYTES),
         ..LogLimits::default()
     };
     let mut log = PayloadLog::new(memory, limits);
@@ -118,9 +135,6 @@ fn make_log(
     }
     log
 }
-
-/// What a peer's log may hold of messages that are received here.
-const ACKNOWLEDGE_AFTER: AcknowledgeAfter = AcknowledgeAfter { bytes: 1 << 20, messages: 1024 };
 
 /// A panic must not unwind into C: say what happened and where, then abort.
 fn abort_on_panic(rank: u32) {
@@ -149,7 +163,7 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &JobInfo) -> Started {
         format!("correlated set {set} by policy {text}; {} ranks on this node", job.local_size)
     });
     let report = report::directory(&glue, &texts.report);
-    let mut log = make_log(&glue, config, &texts.spill, rank.0, &place);
+    let mut log = make_log(&glue, config, &texts, rank.0, &place);
     let has_idle_processors = job.processors > job.local_size;
     idle_processor::allow(has_idle_processors);
     if has_idle_processors {
@@ -174,7 +188,8 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &JobInfo) -> Started {
         addresses: transports.addresses(),
     };
 
-    let mut host = EngineHost::new(glue, job.threads != 0, peers, log);
+    let cost = LogCost::new(config.overhead_max);
+    let mut host = EngineHost::new(glue, job.threads != 0, peers, log, cost);
     host.set = endpoint.set;
     host.policy = chosen.fingerprint;
     host.sets_are_nodes = chosen.are_nodes;
@@ -196,7 +211,7 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &JobInfo) -> Started {
         engine.verify_sends();
     }
     if config.trim_received != 0 {
-        engine.set_acknowledging(Some(ACKNOWLEDGE_AFTER));
+        engine.set_acknowledging(Some(thread::ACKNOWLEDGE_AFTER));
     }
     let mut driver = Driver::new(engine, host, idle);
     driver.grace_ns = u64::from(config.peer_loss_timeout) * 1_000_000;
@@ -213,7 +228,8 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &JobInfo) -> Started {
     let (huge_pages, clock) = (config.huge_pages != 0, config.record_clock != 0);
     let recorded = thread::Recorded { clock, dates: clock && job.serialized == 0 };
     let endpoint = endpoint.encode();
-    Started { endpoint, huge_pages, recorded, transport_setup, local, members, report }
+    let log_full = LogFullReaction::of(config.log_full);
+    Started { endpoint, huge_pages, recorded, log_full, transport_setup, local, members, report }
 }
 
 impl Started {
@@ -222,7 +238,7 @@ impl Started {
     pub fn connect(&mut self) {
         let members = self.attach();
         let endpoint = self.endpoint.clone();
-        let how = (self.huge_pages, self.recorded);
+        let how = (self.huge_pages, self.recorded, self.log_full);
         if let Err(error) = thread::start(&self.transport_setup, members, how, endpoint) {
             shared::shared().glue.fatal("guardian", &[&error]);
         }

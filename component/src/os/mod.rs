@@ -8,6 +8,7 @@ pub mod idle_processor;
 pub mod interfaces;
 pub mod locks;
 pub mod mapping;
+pub mod memory;
 pub mod pmix;
 pub mod process;
 pub mod random;

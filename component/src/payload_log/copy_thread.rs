@@ -8,6 +8,7 @@
 //!
 //! Invariants:
 //! * P1 A step is claimed once (`next`), and written before it is counted (`done`, `[done]`).
+//!   [`Copy::abandon`] claims all the rest at once and makes nothing of it.
 //! * P2 Both ends of a copy stay where they are until it is done: `pending_copies` keeps the
 //!   operation, hence the program's buffer, and has the log keep the record.
 
@@ -73,13 +74,22 @@ impl Copy {
 
     /// Copy a step that nobody has begun. False: there is none.
     pub fn step(&self) -> bool {
+        let Some(start) = self.claim() else { return false };
+        self.make(start);
+        true
+    }
+
+    /// Claim a step that nobody has begun: where it starts.
+    fn claim(&self) -> Option<usize> {
         if self.is_begun() {
-            return false;
+            return None;
         }
         let start = self.next.fetch_add(STEP_BYTES, Ordering::Relaxed);
-        if start >= self.bytes {
-            return false;
-        }
+        (start < self.bytes).then_some(start)
+    }
+
+    /// Copy the step that was claimed.
+    fn make(&self, start: usize) {
         let bytes = STEP_BYTES.min(self.bytes - start);
         let (to, from) = (self.to.wrapping_add(start), self.from.wrapping_add(start));
         // SAFETY: the promises of `new`; the step is ours alone (P1).
@@ -89,7 +99,6 @@ impl Copy {
         past_caches(to, from);
         // [done] the bytes.
         self.done.fetch_add(bytes, Ordering::Release);
-        true
     }
 
     /// Copy all that is left, and wait for what the thread has begun.
@@ -97,6 +106,20 @@ impl Copy {
         while self.step() {}
         while !self.is_done() {
             crate::os::yield_now();
+        }
+    }
+
+    /// Nobody needs it: begin nothing more, and wait for the steps that somebody has begun. Then
+    /// nobody reads or writes either end any more, and the copy is never done. Once.
+    pub fn abandon(&self) {
+        self.abandon_waiting(crate::os::yield_now);
+    }
+
+    fn abandon_waiting(&self, mut wait: impl FnMut()) {
+        let begun = self.next.swap(self.bytes, Ordering::Relaxed).min(self.bytes);
+        // [done] the bytes: what is written to this memory next comes later.
+        while self.done.load(Ordering::Acquire) < begun {
+            wait();
         }
     }
 }
@@ -227,6 +250,62 @@ mod tests {
             copy.finish();
             assert!(copy.is_done() && copy.is_begun() && !copy.step());
             assert_eq!((&to[..bytes], to[bytes]), (&from[..], 0xEE));
+        }
+    }
+
+    #[test]
+    fn who_abandons_a_copy_waits_for_the_steps_that_others_have_begun() {
+        let from = vec![7u8; 5 * STEP_BYTES + 100];
+        let mut to = vec![0u8; from.len()];
+        // SAFETY: both live until it is abandoned.
+        let copy = unsafe { Copy::new(&from, to.as_mut_ptr()) };
+        assert!(copy.step());
+        // Another thread is in the middle of two steps; they end in turn while we wait.
+        let mut begun = vec![copy.claim().unwrap(), copy.claim().unwrap()];
+        copy.abandon_waiting(|| {
+            assert!(!copy.step(), "P1: all the rest is claimed");
+            copy.make(begun.pop().expect("both steps are over, and it still waits"));
+        });
+        assert!(begun.is_empty(), "P2: the memory is in use until both are over");
+        assert!(copy.is_begun() && !copy.is_done() && !copy.step());
+        let (made, rest) = to.split_at(3 * STEP_BYTES);
+        assert!(made.iter().all(|&byte| byte == 7) && rest.iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn a_copy_can_be_abandoned_before_it_begins_and_after_it_is_done() {
+        for bytes in [0, 1, STEP_BYTES, STEP_BYTES + 1] {
+            let from = vec![7u8; bytes];
+            let mut to = vec![0u8; bytes];
+            for steps in [0, 1, 2] {
+                // SAFETY: both live until it is abandoned.
+                let copy = unsafe { Copy::new(&from, to.as_mut_ptr()) };
+                (0..steps).for_each(|_| {
+                    copy.step();
+                });
+                copy.abandon_waiting(|| panic!("nothing is under way"));
+                assert!(!copy.step() && copy.is_begun());
+                assert_eq!(copy.is_done(), bytes.div_ceil(STEP_BYTES) <= steps);
+            }
+        }
+    }
+
+    #[test]
+    fn memory_of_an_abandoned_copy_is_not_written_to_by_the_thread() {
+        let copier = LogCopier::start().unwrap();
+        let from = vec![7u8; 1 << 20];
+        let mut to = vec![0u8; from.len()];
+        for round in 0..300usize {
+            // SAFETY: both live until it is abandoned.
+            let copy = Arc::new(unsafe { Copy::new(&from, to.as_mut_ptr()) });
+            copier.offer(&copy);
+            (0..round % 5).for_each(|_| {
+                copy.step();
+            });
+            copy.abandon();
+            to.fill(1);
+            std::thread::yield_now();
+            assert!(to.iter().all(|&byte| byte == 1), "P2: round {round}");
         }
     }
 

@@ -11,9 +11,9 @@
 //! * U1 Nothing is read from a record before all of it is copied.
 //! * U2 The end of an operation is reported once, and not before all of it is in the record and the
 //!   engine has done with it.
-//! * U3 A record that is being copied stays in the log: before records are dropped the copies of
-//!   those that the engine has done with are made ([`PendingLogCopies::finish`]); the engine's own
-//!   cannot be dropped.
+//! * U3 Nobody writes to a record that is dropped: before the log drops records their copies are
+//!   abandoned ([`PendingLogCopies::drop_copy`]). Nobody needs these, and their operations are over
+//!   (U2). Records that the engine has not done with are not dropped.
 //! * U4 Nothing is read from the buffer of an operation that the program has let go
 //!   ([`PendingLogCopies::release`]), but for what its receiver still lacks: who is notified by the
 //!   receiver that it has everything may take the buffer away (MPI 3.1 section 3.7.3).
@@ -174,9 +174,32 @@ impl PendingLogCopies {
         self.messages.remove(at).is_some_and(|message| message.sent)
     }
 
-    /// Records may be dropped next: copy what the engine has done with (U3).
-    pub fn finish(&mut self) {
-        self.messages.iter().filter(|message| message.sent).for_each(|sent| sent.copy.finish());
+    /// Records are dropped next: the copy of one of them is abandoned (U3). Gives its operation,
+    /// which is over. To be called with the same `at`, 0 at first, until there are no more.
+    pub fn drop_copy(
+        &mut self,
+        at: &mut usize,
+        mut is_dropped: impl FnMut(LogRecord) -> bool,
+    ) -> Option<Op> {
+        while let Some(message) = self.messages.get(*at) {
+            if !is_dropped(message.record) {
+                *at += 1;
+                continue;
+            }
+            debug_assert!(message.sent, "the engine has not done with a record that is dropped");
+            if !message.sent {
+                // Its memory is used again all the same.
+                message.copy.finish();
+                *at += 1;
+                continue;
+            }
+            message.copy.abandon();
+            let Message { op, copied, .. } = *message;
+            self.uncopied -= usize::from(!copied);
+            self.messages.remove(*at);
+            return Some(op);
+        }
+        None
     }
 }
 
@@ -280,8 +303,76 @@ mod tests {
         assert!(!pending_copies.release(other), "U2: reported once");
     }
 
+    /// What the driver does: abandon the copies, then drop the records. The operations that end.
+    fn trim(
+        pending_copies: &mut PendingLogCopies,
+        log: &mut PayloadLog<LogMemory>,
+        is_held: impl Fn(&LogEntry) -> bool,
+    ) -> Vec<Op> {
+        let mut at = 0;
+        let is_dropped = |record| log.entry(record).is_some_and(|entry| is_held(&entry));
+        let over = core::iter::from_fn(|| pending_copies.drop_copy(&mut at, is_dropped)).collect();
+        log.trim(SetId(1), is_held);
+        over
+    }
+
     #[test]
-    fn records_can_be_dropped_when_the_copies_of_what_was_sent_are_made() {
+    fn what_is_dropped_is_not_copied_and_its_operation_is_over() {
+        let mut data: Vec<u8> = (0..300_000u32).map(|i| (i / 5) as u8).collect();
+        let mut log = PayloadLog::new(LogMemory::new(None, 0), LogLimits::default());
+        let mut pending_copies = PendingLogCopies::default();
+        let mut operations: Vec<Operation> = (0..4).map(|_| operation(&mut data)).collect();
+        // SAFETY: they live to the end of the test.
+        let ops: Vec<Op> = operations.iter_mut().map(|o| unsafe { Op::new(o) }.unwrap()).collect();
+        let records: Vec<LogRecord> = (0..4)
+            .map(|at| {
+                let entry = LogEntry { sequence: MessageSeq(at as u64), ..entry(ops[at]) };
+                let record = log.append(&entry, |into| into.fill(0)).unwrap();
+                pending_copies.add(&mut log, record, ops[at]);
+                record
+            })
+            .collect();
+        // 0 and 2 are sent; a little of 0 is copied. 1 is sent, and held by nobody.
+        assert!(ops[..3].iter().all(|&op| !pending_copies.settle(op, 0)));
+        assert_eq!(pending_copies.step(), None);
+        let copies: Vec<Arc<Copy>> =
+            pending_copies.messages.iter().map(|of| Arc::clone(&of.copy)).collect();
+        let even = |entry: &LogEntry| entry.sequence.0.is_multiple_of(2);
+        assert_eq!(trim(&mut pending_copies, &mut log, even), [ops[0], ops[2]], "U2: over");
+        assert!(!copies[0].is_done() && !copies[2].is_done(), "nothing was copied for nobody");
+        assert!(!copies[0].step() && !copies[2].step(), "U3: nobody writes to them any more");
+        assert_eq!(trim(&mut pending_copies, &mut log, even), [], "U2: reported once");
+        let held = records.iter().map(|&record| log.get(record).is_some());
+        assert!(held.eq([false, true, false, true]));
+        assert_eq!(pending_copies.source(records[0]), None);
+        // The others are copied as ever.
+        assert!(!pending_copies.settle(ops[3], 0));
+        let seen: Vec<Copied> = (0..20).filter_map(|_| pending_copies.step()).collect();
+        assert_eq!(seen, [Copied::Last(ops[1]), Copied::Last(ops[3])]);
+        assert!(pending_copies.is_empty() && !pending_copies.has_uncopied());
+        assert!(log.payload(records[1]) == data && log.payload(records[3]) == data);
+    }
+
+    #[test]
+    fn a_copy_that_is_done_and_was_not_looked_at_is_over_when_its_record_is_dropped() {
+        let mut data = vec![7u8; 100_000];
+        let mut operation = operation(&mut data);
+        // SAFETY: it lives to the end of the test.
+        let op = unsafe { Op::new(&mut operation) }.unwrap();
+        let mut log = PayloadLog::new(LogMemory::new(None, 0), LogLimits::default());
+        let mut pending_copies = PendingLogCopies::default();
+        let record = log.append(&entry(op), |_| ()).unwrap();
+        pending_copies.add(&mut log, record, op);
+        assert!(!pending_copies.settle(op, 0));
+        // As the thread does it.
+        pending_copies.messages[0].copy.finish();
+        assert_eq!(trim(&mut pending_copies, &mut log, |_| true), [op], "U2");
+        assert!(pending_copies.is_empty() && !pending_copies.has_uncopied());
+        assert_eq!(pending_copies.step(), None, "U2: reported once");
+    }
+
+    #[test]
+    fn memory_of_dropped_records_is_used_again_while_a_thread_copies() {
         let mut data: Vec<u8> = (0..1_000_000u32).map(|i| (i / 5) as u8).collect();
         let mut log = PayloadLog::new(LogMemory::new(None, 0), LogLimits::default());
         let mut pending_copies = PendingLogCopies::default();
@@ -289,23 +380,19 @@ mod tests {
         let mut operations: Vec<Operation> = (0..8).map(|_| operation(&mut data)).collect();
         // SAFETY: they live to the end of the test.
         let ops: Vec<Op> = operations.iter_mut().map(|o| unsafe { Op::new(o) }.unwrap()).collect();
-        for round in 0..20 {
-            for &op in &ops {
-                let record = log.append(&entry(op), |_| ()).unwrap();
+        for round in 0..40 {
+            for (at, &op) in ops.iter().enumerate() {
+                let entry = LogEntry { sequence: MessageSeq(at as u64), ..entry(op) };
+                let record = log.append(&entry, |_| ()).unwrap();
                 pending_copies.add(&mut log, record, op);
             }
             let mut over: Vec<Op> =
                 ops[..6].iter().filter(|&&op| pending_copies.settle(op, 0)).copied().collect();
-            pending_copies.finish();
-            assert!(pending_copies.messages.iter().all(|of| !of.sent || of.copy.is_done()), "U3");
-            if round % 2 == 0 {
-                assert!(
-                    pending_copies
-                        .messages
-                        .iter()
-                        .all(|of| log.payload(of.record) == data || !of.sent)
-                );
-            }
+            over.extend(trim(&mut pending_copies, &mut log, |entry| entry.sequence.0 < 6));
+            // In the memory of those that were dropped.
+            let rows: Vec<LogRecord> = (0..6)
+                .map(|_| log.append(&entry(ops[0]), |into| into.fill(round)).unwrap())
+                .collect();
             over.extend(ops[6..].iter().filter(|&&op| pending_copies.settle(op, u64::MAX)));
             while !pending_copies.is_empty() {
                 over.extend(
@@ -314,6 +401,8 @@ mod tests {
             }
             assert!(!pending_copies.has_uncopied());
             assert!(ops.iter().all(|op| over.iter().filter(|other| *other == op).count() == 1));
+            let is_intact = |&row: &LogRecord| log.payload(row).iter().all(|&byte| byte == round);
+            assert!(rows.iter().all(is_intact), "U3: round {round}");
             log.trim(SetId(1), |_| true);
         }
     }

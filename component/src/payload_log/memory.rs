@@ -2,7 +2,8 @@
 
 use crate::payload_log::prefault::Prefault;
 use crate::payload_log::segment::Segment;
-use rustbtl_checkpoint::{SegmentMemory, SegmentSource};
+use core::ops::Range;
+use rustbtl_checkpoint::{PayloadLog, SegmentMemory, SegmentSource};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -87,6 +88,23 @@ impl LogMemory {
     }
 }
 
+/// Memory of a log whose contents nobody needs, for a snapshot to leave out; neighbours are one
+/// range. What of the spill file is free has no blocks where there is memory (`PayloadLog`'s W2).
+pub fn unused_ranges(log: &PayloadLog<LogMemory>) -> Vec<Range<usize>> {
+    let free = log.free_segments().filter_map(Segment::anonymous_range);
+    let prepared = log.memory().prefault.iter().flat_map(Prefault::ready_ranges);
+    let mut ranges: Vec<Range<usize>> = free.chain(prepared).collect();
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, before| {
+        let joins = before.end == next.start;
+        if joins {
+            before.end = next.end;
+        }
+        joins
+    });
+    ranges
+}
+
 impl SegmentMemory for LogMemory {
     type Segment = Segment;
     type Error = io::Error;
@@ -134,6 +152,44 @@ mod tests {
         assert!(before >= (4 << 20) / 512);
         drop(one);
         assert!(blocks(&memory) < before / 2, "{} of {before} blocks stay", blocks(&memory));
+    }
+
+    #[test]
+    fn free_memory_is_known_and_memory_in_use_is_not_in_it() {
+        use rustbtl_checkpoint::LogLimits;
+        use rustbtl_fragments::host::LogEntry;
+        use rustbtl_fragments::ids::*;
+        use rustbtl_fragments::wire::StreamKey;
+        let limits = LogLimits { budget_bytes: 8 << 20, ..LogLimits::default() };
+        let mut log = PayloadLog::new(LogMemory::new(Some(std::env::temp_dir()), 2), limits);
+        assert_eq!(unused_ranges(&log), []);
+        let append = |log: &mut PayloadLog<LogMemory>, set, number| {
+            let entry = LogEntry {
+                to: PeerId(set),
+                set: SetId(set),
+                stream: StreamKey::of(ContextId(0), 0),
+                sequence: MessageSeq(number),
+                source: CommRank(0),
+                tag: 0,
+                bytes: 100_000,
+            };
+            log.append(&entry, |into| into.fill(7)).unwrap()
+        };
+        let kept = append(&mut log, 1, 0);
+        // More than the budget: some of it is spilled.
+        (0..100).for_each(|number| {
+            append(&mut log, 2, number);
+        });
+        assert_eq!(unused_ranges(&log), []);
+        assert!(log.counters().spilled_bytes > 0);
+        log.trim(SetId(2), |_| true);
+        let ranges = unused_ranges(&log);
+        let bytes: usize = ranges.iter().map(|range| range.end - range.start).sum();
+        let in_memory = log.counters().free_bytes - log.counters().spilled_bytes;
+        assert_eq!(bytes as u64, in_memory);
+        assert!(ranges.windows(2).all(|two| two[0].end < two[1].start), "{ranges:?}");
+        let used = log.payload(kept).as_ptr() as usize;
+        assert!(!ranges.iter().any(|range| range.contains(&used)));
     }
 
     #[test]

@@ -1,6 +1,8 @@
-//! Memory of the payload log: segments, first touch, copies made by a thread or put off.
+//! Memory of the payload log: how much, segments, first touch, copies made by a thread or put off.
 
+pub mod budget;
 pub mod copy_thread;
+pub mod cost;
 pub mod deferred_copy;
 pub mod memory;
 pub mod prefault;

@@ -12,6 +12,7 @@ use crate::os::idle_processor;
 use crate::os::process::leave_processor;
 use crate::os::signals;
 use crate::payload_log::segment::Segment;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -120,6 +121,16 @@ impl Prefault {
         if let Some(worker) = &self.worker {
             worker.thread().unpark();
         }
+    }
+
+    /// Where segments are that are prepared and not taken. The thread does not touch them.
+    pub fn ready_ranges(&self) -> impl Iterator<Item = Range<usize>> {
+        self.slots.slots.iter().filter_map(|slot| {
+            // [slot] the size.
+            let start = slot.state.load(Ordering::Acquire);
+            let bytes = slot.bytes.load(Ordering::Relaxed);
+            (start > WANTED).then_some(start..start + bytes)
+        })
     }
 
     /// Prepared and not taken.

@@ -1,5 +1,6 @@
 //! A piece of memory of the payload log: an anonymous mapping, or a part of the spill file.
 
+use core::ops::Range;
 use core::ptr::NonNull;
 use std::io;
 
@@ -58,6 +59,12 @@ impl Segment {
         }
         let start = NonNull::new(start.cast()).ok_or_else(io::Error::last_os_error)?;
         Ok(Self { start, bytes, spilled: fd >= 0 })
+    }
+
+    /// Where it is, if it is no part of the spill file.
+    pub fn anonymous_range(&self) -> Option<Range<usize>> {
+        let start = self.start.as_ptr() as usize;
+        (!self.spilled).then_some(start..start + self.bytes)
     }
 
     /// Its address, for [`Self::from_raw`]; nothing is unmapped. Not for a part of the spill file.

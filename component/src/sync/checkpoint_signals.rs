@@ -17,6 +17,8 @@ pub(crate) struct CheckpointSignals {
     pub(crate) fence: AtomicBool,
     /// The payload log is on its way to its budget.
     pub(crate) nearly_full: AtomicBool,
+    /// The payload log costs more than it may.
+    pub(crate) over_budget: AtomicBool,
     /// Frames of a checkpoint have come. To poll for them takes the engine from the program.
     pub(crate) checkpoint_frames: AtomicBool,
     /// Why nobody could repeat what the program does, if so.
@@ -95,6 +97,15 @@ pub(crate) fn count(which: usize) {
 pub fn log_nearly_full() {
     if let Some(signals) = SIGNALS.get() {
         signals.nearly_full.store(true, Ordering::Relaxed);
+        signals.wake.ring();
+    }
+}
+
+/// The payload log has cost more than it may: somebody else shall have it suspended.
+#[cold]
+pub fn log_over_budget() {
+    if let Some(signals) = SIGNALS.get() {
+        signals.over_budget.store(true, Ordering::Relaxed);
         signals.wake.ring();
     }
 }

@@ -36,8 +36,10 @@ pub struct SchedulerState {
     pub next_checkpoint: u64,
     /// Complete global checkpoints, ascending.
     pub globals: Vec<u64>,
-    /// The checkpoints that each set can be rolled back to alone, ascending.
+    /// The complete checkpoints of each set, ascending.
     pub kept: BTreeMap<SetId, Vec<u64>>,
+    /// From which checkpoint on a set can be rolled back alone, where that is not the first.
+    pub alone_from: BTreeMap<SetId, u64>,
 }
 
 /// What happens.
@@ -54,6 +56,11 @@ pub enum Input {
     RequestGlobalCheckpoint {
         /// End the job when it is complete; the ranks do not go on meanwhile.
         exit: bool,
+    },
+    /// Logging towards this set costs more than it may: suspend it, if that is possible (L9).
+    RequestSuspension {
+        /// The set.
+        set: SetId,
     },
     /// What a rank's `Quiescence` says.
     Answered {
@@ -143,6 +150,21 @@ pub enum Output {
     /// To every rank.
     Resume {
         /// The checkpoint.
+        checkpoint: u64,
+    },
+    /// To every rank of the set: acknowledge what you receive from other sets, so that their logs
+    /// drop it, until you take part in a checkpoint of this number or above.
+    SuspendLogging {
+        /// The set.
+        set: SetId,
+        /// No checkpoint before this one is under way.
+        before: u64,
+    },
+    /// The set can be rolled back alone again.
+    LoggingResumed {
+        /// The set.
+        set: SetId,
+        /// To this checkpoint.
         checkpoint: u64,
     },
     /// To every rank of these sets. What is stored of the checkpoint is dropped (`Delete` follows).
@@ -237,7 +259,28 @@ impl fmt::Display for AbortReason {
     }
 }
 
-/// An input that makes no sense. Nothing has changed.
+/// Why logging towards a set is not suspended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SuspensionRefusal {
+    /// There is no global checkpoint that all ranks could be rolled back to instead.
+    NoGlobalCheckpoint,
+    /// A checkpoint of the set is under way: when it is complete the logs are trimmed anyway.
+    CheckpointUnderWay,
+    /// The set is being rolled back, or is in MPI_Finalize.
+    NotRunning,
+}
+
+impl fmt::Display for SuspensionRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoGlobalCheckpoint => "there is no global checkpoint to roll back to",
+            Self::CheckpointUnderWay => "a checkpoint of it is under way",
+            Self::NotRunning => "it is being rolled back, or is in MPI_Finalize",
+        })
+    }
+}
+
+/// An input that makes no sense, or cannot be followed now. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SchedulerError {
     /// No such rank.
@@ -248,6 +291,8 @@ pub enum SchedulerError {
     Finishing,
     /// There is no such checkpoint of all ranks.
     NotGlobal(u64),
+    /// Logging towards this set cannot be suspended now.
+    NotSuspendable(SetId, SuspensionRefusal),
     /// An answer to nothing that was asked.
     NotAsked(PeerId, u64),
 }
@@ -260,6 +305,9 @@ impl fmt::Display for SchedulerError {
             Self::Finishing => write!(f, "the job is in MPI_Finalize: no more checkpoints"),
             Self::NotGlobal(checkpoint) => {
                 write!(f, "there is no checkpoint {checkpoint} of all ranks")
+            }
+            Self::NotSuspendable(set, why) => {
+                write!(f, "logging towards set {set} is not suspended: {why}")
             }
             Self::NotAsked(rank, checkpoint) => {
                 write!(f, "rank {rank} answers for checkpoint {checkpoint} what was not asked")

@@ -26,14 +26,21 @@
 //!   it has (L6).
 //! * L8 After a global rollback, the checkpoint that all sets return to is the youngest of each of
 //!   them and of the job, whatever was kept.
+//! * L9 Logging towards a set is suspended only while a global checkpoint is there to roll back to,
+//!   and no checkpoint of the set is under way. From then on the set is rolled back alone to no
+//!   checkpoint that began before (docs/adr/0026).
 
 mod check;
 mod io;
 mod rollback;
+mod suspension;
 mod tables;
 
+use crate::interval::Interval;
 use crate::quiescence::{CheckpointAnswer, CheckpointRefusal, CheckpointScope};
-pub use io::{AbortReason, Config, Input, Output, SchedulerError, SchedulerState};
+pub use io::{
+    AbortReason, Config, Input, Output, SchedulerError, SchedulerState, SuspensionRefusal,
+};
 use rustbtl_fragments::ids::{PeerId, SetId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tables::{ActiveCheckpoint, PendingRequest, Phase, Set, later};
@@ -51,7 +58,9 @@ pub struct CheckpointScheduler {
     global_wanted: Option<PendingRequest>,
     /// With it, the end of the job.
     exit_wanted: bool,
-    global_pause_ms: Option<u64>,
+    /// What the last global checkpoint cost the program: its pause, and half of the time in which
+    /// images were stored beside it.
+    global_cost_ms: Option<u64>,
     global_aborted: u32,
     /// Complete global checkpoints, ascending.
     globals: VecDeque<u64>,
@@ -82,7 +91,7 @@ impl CheckpointScheduler {
             global_due: None,
             global_wanted: None,
             exit_wanted: false,
-            global_pause_ms: None,
+            global_cost_ms: None,
             global_aborted: 0,
             globals: VecDeque::new(),
             exiting: false,
@@ -120,7 +129,9 @@ impl CheckpointScheduler {
         let kept = |(&id, set): (&SetId, &Set)| (id, set.kept.iter().copied().collect());
         let globals = self.globals.iter().copied().collect();
         let kept = self.sets.iter().map(kept).collect();
-        SchedulerState { next_checkpoint: self.next_checkpoint, globals, kept }
+        let alone_from = self.sets.iter().filter(|(_, set)| set.alone_from > 0);
+        let alone_from = alone_from.map(|(&id, set)| (id, set.alone_from)).collect();
+        SchedulerState { next_checkpoint: self.next_checkpoint, globals, kept, alone_from }
     }
 
     /// For a job in the middle of which the machine that knew this was lost.
@@ -137,6 +148,11 @@ impl CheckpointScheduler {
                 set.kept.extend(kept);
             }
         }
+        for (id, &from) in &state.alone_from {
+            if let Some(set) = checkpoints.sets.get_mut(id) {
+                set.alone_from = from;
+            }
+        }
         checkpoints
     }
 
@@ -150,6 +166,7 @@ impl CheckpointScheduler {
             Input::Tick => {}
             Input::RequestSetCheckpoint { set } => self.demand(set)?,
             Input::RequestGlobalCheckpoint { exit } => self.checkpoint(exit)?,
+            Input::RequestSuspension { set } => self.suspend(set)?,
             Input::Answered { rank, answer } => self.on_answer(rank, answer)?,
             Input::Stored { rank, checkpoint } => self.on_stored(rank, checkpoint)?,
             Input::NotStored { rank, checkpoint } => {
@@ -213,10 +230,15 @@ impl CheckpointScheduler {
         self.globals.iter().copied()
     }
 
+    /// The youngest complete checkpoint of a set, whether it can be rolled back to it alone.
+    pub fn youngest_of(&self, set: SetId) -> Option<u64> {
+        self.sets.get(&set)?.kept.back().copied()
+    }
+
     /// The complete checkpoints that a set can be rolled back to alone, ascending. After
     /// `RankFailed` and until `SetRestarted` they do not change.
     pub fn checkpoints_of(&self, set: SetId) -> impl Iterator<Item = u64> + '_ {
-        self.sets.get(&set).into_iter().flat_map(|set| set.kept.iter().copied())
+        self.sets.get(&set).into_iter().flat_map(Set::alone)
     }
 
     fn rank(&mut self, rank: PeerId) -> Result<&mut Set, SchedulerError> {
@@ -325,12 +347,17 @@ impl CheckpointScheduler {
     fn on_committed(&mut self, number: u64) {
         let Some(checkpoint) = self.checkpoints.remove(&number) else { return };
         debug_assert_eq!(checkpoint.phase, Phase::Committing, "L3: committed on order only");
-        let ActiveCheckpoint { scope, sets, pause_ms, exit, .. } = checkpoint;
+        let ActiveCheckpoint { scope, sets, pause_ms, exit, begun, .. } = checkpoint;
         self.outputs.push_back(Output::Complete { checkpoint: number, pause_ms });
         let kept = self.config.checkpoints_kept.max(1);
         let mut dropped = BTreeSet::new();
         if scope == CheckpointScope::Global {
-            self.global_pause_ms = Some(pause_ms);
+            self.global_cost_ms = Some(self.cost_ms(begun, pause_ms));
+            if matches!(self.config.global_interval, Interval::Governed { .. }) {
+                // By what it has cost, not by what the one before had.
+                let next = self.next_global_ms();
+                self.global_due = next.map(|ms| begun.saturating_add(ms));
+            }
             self.global_aborted = 0;
             self.globals.push_back(number);
             if self.globals.len() > kept {
@@ -343,16 +370,19 @@ impl CheckpointScheduler {
                 set.pause_ms = Some(pause_ms);
                 set.aborted = 0;
             }
-            let oldest = set.kept.front().copied();
+            let (oldest, suspended) = (set.alone().next(), set.is_suspended());
             set.kept.push_back(number);
             while set.kept.len() > kept {
                 dropped.extend(set.kept.pop_front());
             }
             // L5.
-            if let Some(&checkpoint) = set.kept.front()
+            if let Some(checkpoint) = set.alone().next()
                 && oldest != Some(checkpoint)
             {
                 self.outputs.push_back(Output::Trim { set: id, checkpoint });
+            }
+            if suspended && !set.is_suspended() {
+                self.outputs.push_back(Output::LoggingResumed { set: id, checkpoint: number });
             }
         }
         self.drop_unused(dropped);
@@ -388,8 +418,7 @@ impl CheckpointScheduler {
             }
             CheckpointScope::Global => {
                 self.global_aborted += 1;
-                let interval = self.config.global_interval;
-                let interval = interval.next_ms(self.sets.len(), self.global_pause_ms);
+                let interval = self.next_global_ms();
                 self.global_due = interval.map(|ms| later(now, ms, self.global_aborted));
                 self.global_wanted = self.global_wanted.or(retry);
                 self.exit_wanted |= checkpoint.exit && retried;
@@ -482,14 +511,30 @@ impl CheckpointScheduler {
     }
 
     fn begin_global(&mut self) {
-        let (now, count) = (self.now, self.sets.len());
+        let now = self.now;
         let requested = self.global_wanted.take();
         let exit = core::mem::take(&mut self.exit_wanted);
-        let interval = self.config.global_interval.next_ms(count, self.global_pause_ms);
-        self.global_due = interval.map(|ms| now.saturating_add(ms));
+        self.global_due = self.next_global_ms().map(|ms| now.saturating_add(ms));
         let sets = self.sets.keys().copied().collect();
         let checkpoint = self.open(CheckpointScope::Global, sets, requested, exit);
         self.outputs.push_back(Output::StopOutgoing { checkpoint });
+    }
+
+    /// Milliseconds from the beginning of a global checkpoint to that of the next, as things are.
+    pub fn next_global_ms(&self) -> Option<u64> {
+        self.config.global_interval.next_ms(self.sets.len(), self.global_cost_ms)
+    }
+
+    /// Daly's formula wants the pause; where a share of the time is spent, what is stored beside
+    /// the program counts, too: it takes processors and memory from it.
+    fn cost_ms(&self, begun: u64, pause_ms: u64) -> u64 {
+        match self.config.global_interval {
+            Interval::Governed { .. } => {
+                let stored_ms = self.now.saturating_sub(begun).saturating_sub(pause_ms);
+                pause_ms.saturating_add(stored_ms / 2)
+            }
+            Interval::Off | Interval::Fixed { .. } | Interval::Auto { .. } => pause_ms,
+        }
     }
 
     /// L1.

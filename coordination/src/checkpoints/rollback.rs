@@ -51,6 +51,8 @@ impl CheckpointScheduler {
         self.globals.retain(|global| *global <= checkpoint);
         for set in self.sets.values_mut() {
             set.lost = true;
+            // The images' logs are whole.
+            set.alone_from = 0;
             younger.extend(&set.kept);
             set.kept.retain(|kept| *kept <= checkpoint);
             // It may have had so many younger ones of its own that this one was none of its any

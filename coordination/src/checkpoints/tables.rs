@@ -28,8 +28,11 @@ pub(super) struct Set {
     pub(super) pause_ms: Option<u64>,
     /// Checkpoints in a row that were aborted.
     pub(super) aborted: u32,
-    /// Complete checkpoints that it can be rolled back to alone, ascending; global ones, too.
+    /// Complete checkpoints, ascending; global ones, too.
     pub(super) kept: VecDeque<u64>,
+    /// It can be rolled back alone to this one and younger ones only: before it, logging towards
+    /// it was suspended (L9).
+    pub(super) alone_from: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -66,6 +69,16 @@ pub(super) fn later(now: u64, interval_ms: u64, aborted: u32) -> u64 {
 impl Set {
     pub(super) fn usable(&self) -> bool {
         !self.lost && !self.finishing
+    }
+
+    /// The checkpoints that it can be rolled back to alone, ascending.
+    pub(super) fn alone(&self) -> impl DoubleEndedIterator<Item = u64> + '_ {
+        self.kept.iter().copied().filter(|&checkpoint| checkpoint >= self.alone_from)
+    }
+
+    /// It has checkpoints, and can be rolled back to none of them alone (L9).
+    pub(super) fn is_suspended(&self) -> bool {
+        self.alone_from > 0 && self.alone().next().is_none()
     }
 
     pub(super) fn is_repaired(&self) -> bool {

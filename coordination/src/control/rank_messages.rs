@@ -63,6 +63,8 @@ class 1 FromRank {
         messages: u64,
         /// The set that holds most of it.
         largest: SetId,
+        /// Memory that the log may take.
+        log_budget: u64,
     },
     /// What a checkpoint has made superfluous in the log of `to`; opaque, routed as it is.
     7 ReceivedVector {
@@ -150,6 +152,16 @@ class 1 FromRank {
         reason: String,
         /// Which other rollback is impossible.
         blocker: ReplayBlocker,
+    },
+    /// The payload log costs the program more than it may, or is on its way to its budget and no
+    /// checkpoint is wanted for it: suspend logging towards `set`.
+    12 LoggingOverBudget {
+        /// The set that holds most of the log.
+        set: SetId,
+        /// What the log has cost the program.
+        spent_ns: u64,
+        /// In this time.
+        elapsed_ns: u64,
     },
     /// The payload log is on its way to its budget: a checkpoint of `set` would let it be trimmed.
     11 LogNearlyFull {
@@ -281,6 +293,12 @@ class 2 ToRank {
         set: SetId,
         /// The one that begins.
         before: Incarnation,
+    },
+    /// Acknowledge what comes from other sets until a checkpoint of this number or above: logging
+    /// towards the own set is suspended (docs/adr/0026).
+    45 SuspendLogging {
+        /// No checkpoint before this one is under way.
+        before: CheckpointId,
     },
     /// From the guardian: where `Determinants` can be sent without a detour.
     43 Coordinator {

@@ -42,6 +42,8 @@ pub fn text(checkpoints: &mut CheckpointScheduler) -> String {
             Output::Complete { checkpoint, pause_ms } => {
                 format!("complete {checkpoint} after {pause_ms}")
             }
+            Output::SuspendLogging { set, before } => format!("suspend {set} before {before}"),
+            Output::LoggingResumed { set, checkpoint } => format!("resumed {set} by {checkpoint}"),
             Output::Trim { set, checkpoint } => format!("trim {set} by {checkpoint}"),
             Output::Delete { checkpoint } => format!("drop {checkpoint}"),
             Output::Exit { checkpoint } => format!("exit {checkpoint}"),

@@ -67,6 +67,22 @@ fn held(checkpoint: &Value) -> String {
     at.into_iter().map(text).collect()
 }
 
+/// Sets whose failure would be a global rollback, and sets of which that was true before.
+fn suspended(document: &Value) -> String {
+    let mut out = String::new();
+    for set in list(document, "sets") {
+        let Some(ms) = set["logging_suspended_ms"].as_u64().filter(|ms| *ms > 0) else { continue };
+        let (set_number, for_ms) = (number(&set["set"]), time(ms.saturating_mul(1_000_000)));
+        let now = if set["logging_suspended"].as_bool() == Some(true) {
+            "logging is suspended until its next checkpoint: if it fails, all are rolled back"
+        } else {
+            "it can be rolled back alone"
+        };
+        let _ = writeln!(out, "set {set_number}: {now} (suspended for {for_ms} in all)");
+    }
+    out
+}
+
 /// For people.
 fn table(document: &Value) -> String {
     let mut out = String::new();
@@ -92,14 +108,14 @@ fn table(document: &Value) -> String {
     }
     let _ = writeln!(
         out,
-        "\n{:>5} {:<16} {:>7} {:>5} {:<12} {:>10} {:>10}",
-        "rank", "node", "pid", "set", "state", "log", "log, most"
+        "\n{:>5} {:<16} {:>7} {:>5} {:<12} {:>10} {:>10} {:>10}",
+        "rank", "node", "pid", "set", "state", "log", "log, most", "budget"
     );
     for rank in list(document, "ranks") {
         let log = |key: &str| rank["log"][key].as_u64().map_or("-".into(), bytes);
         let _ = writeln!(
             out,
-            "{:>5} {:<16} {:>7} {:>5} {:<12} {:>10} {:>10}",
+            "{:>5} {:<16} {:>7} {:>5} {:<12} {:>10} {:>10} {:>10}",
             number(&rank["rank"]),
             text(&rank["node"]),
             number(&rank["pid"]),
@@ -107,8 +123,10 @@ fn table(document: &Value) -> String {
             text(&rank["state"]),
             log("bytes"),
             log("bytes_peak"),
+            log("budget"),
         );
     }
+    out += &suspended(document);
     for key in ["failures", "recoveries"] {
         if !list(document, key).is_empty() {
             let _ = writeln!(out, "\n{key}");
@@ -153,7 +171,10 @@ mod tests {
     fn a_document_with_holes_is_shown_as_far_as_it_goes() {
         let document = json!({
             "job": "n0-1", "size": 2, "nodes": [{}], "directory": null,
-            "ranks": [{"rank": 0, "node": "n0", "set": null, "state": "starting", "log": null}],
+            "ranks": [
+                {"rank": 0, "node": "n0", "set": null, "state": "starting", "log": null},
+                {"rank": 1, "log": {"bytes": 0, "bytes_peak": 0, "budget": 3 << 29}},
+            ],
             "checkpoints": [
                 {"checkpoint": 1, "kind": "global", "bytes": 2048, "pause_ns": 2_000_000},
             ],
@@ -161,6 +182,7 @@ mod tests {
         let text = table(&document);
         assert!(text.contains("job n0-1: 2 ranks on 1 nodes"), "{text}");
         assert!(text.contains("2.0 KiB") && text.contains("2.0 ms"), "{text}");
+        assert!(text.contains("budget") && text.contains("1.5 GiB"), "{text}");
         assert!(table(&json!({})).contains("no checkpoints yet"));
         assert!(!text.contains("failures"), "{text}");
         assert!(!text.contains("NOT PROTECTED"), "{text}");
@@ -169,6 +191,21 @@ mod tests {
         let text = table(&json!({"protection": {"disabled": true, "waits_for": [1]}}));
         assert!(text.contains("could not reach some ranks"), "{text}");
         assert!(!text.contains("waits for"), "{text}");
+    }
+
+    #[test]
+    fn it_is_shown_which_sets_would_take_all_others_with_them() {
+        let text = table(&json!({"sets": [
+            {"set": 0, "logging_suspended": false, "logging_suspended_ms": 0},
+            {"set": 1, "logging_suspended": true, "logging_suspended_ms": 2000},
+            {"set": 2, "logging_suspended": false, "logging_suspended_ms": 1000},
+        ]}));
+        assert!(!text.contains("set 0:"), "{text}");
+        assert!(text.contains("set 1: logging is suspended until its next checkpoint"), "{text}");
+        assert!(
+            text.contains("set 2: it can be rolled back alone (suspended for 1.00 s"),
+            "{text}"
+        );
     }
 
     #[test]

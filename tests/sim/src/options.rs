@@ -50,6 +50,13 @@ pub enum Planted {
     StaleCheckpointAccepted,
     /// A set acknowledges messages after its first snapshot, too.
     AcknowledgedAfterSnapshot,
+    /// A set whose logging is suspended is rolled back alone all the same.
+    AloneAlthoughSuspended,
+    /// A set can be rolled back alone again to any checkpoint that is complete, whether it began
+    /// before logging was suspended.
+    ResumedWithoutCheckpoint,
+    /// Processes acknowledge though the coordinator has not suspended logging towards their set.
+    SuspendedByOneself,
     /// Senders trim when a checkpoint is frozen, before it is complete.
     TrimBeforeCommit,
     /// A snapshot of a global checkpoint is taken although a set that was rolled back is still
@@ -155,6 +162,8 @@ pub struct Options {
     pub checkpoints: u32,
     /// Receivers acknowledge until the first snapshot of their set.
     pub acknowledges: Option<AcknowledgeAfter>,
+    /// How they acknowledge while logging towards them is suspended, if it ever is.
+    pub suspends: Option<AcknowledgeAfter>,
     /// Logs are trimmed when a checkpoint is complete.
     pub trim: bool,
     /// Frames of a failed incarnation may still arrive.
@@ -256,7 +265,8 @@ impl Options {
             },
             failures: if failures { prng.from_to(1, 6) as u32 } else { 0 },
             checkpoints: if tier == Tier::Failures { prng.from_to(0, 12) as u32 } else { 0 },
-            acknowledges: acknowledges(seed).filter(|_| coordinated),
+            acknowledges: acknowledges(seed, 11).filter(|_| coordinated),
+            suspends: acknowledges(seed, 12).filter(|_| coordinated),
             trim: prng.chance(60),
             ghosts: prng.chance(70),
             fault_rate: prng.pick(&[1, 2, 5, 20]),
@@ -304,8 +314,8 @@ impl Options {
     }
 }
 
-fn acknowledges(seed: u64) -> Option<AcknowledgeAfter> {
-    let mut prng = Prng::new(seed).fork(11);
+fn acknowledges(seed: u64, fork: u64) -> Option<AcknowledgeAfter> {
+    let mut prng = Prng::new(seed).fork(fork);
     let after = |prng: &mut Prng| prng.pick(&[1, 3, 20, 1000]);
     let policy = AcknowledgeAfter { bytes: after(&mut prng) * 100, messages: after(&mut prng) };
     prng.chance(50).then_some(policy)

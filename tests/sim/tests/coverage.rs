@@ -37,15 +37,17 @@ fn seeds_meet_what_they_are_for() {
 fn seeds_of_checkpoints_meet_what_they_are_for() {
     let mut complete = [0; 2];
     let mut aborted_in = [0; 8];
-    let mut other = [0; 10];
+    let mut other = [0; 14];
     for seed in 1_000_000..1_001_000 {
         let report = run(&Options::of(Tier::Checkpoints, seed));
         let checkpoints = report.checkpoints;
         let acknowledged = report.acknowledged as u64;
+        let of_suspended = if checkpoints.suspended[0] > 0 { acknowledged } else { 0 };
         let and_failed = if report.faults[1] > 0 { acknowledged } else { 0 };
         (0..2).for_each(|at| complete[at] += checkpoints.complete[at]);
         (0..8).for_each(|at| aborted_in[at] += checkpoints.aborted_in[at]);
         let [counted, counted_open] = checkpoints.counted;
+        let [suspended, resumed, failed_suspended] = checkpoints.suspended;
         for (total, count) in other.iter_mut().zip([
             checkpoints.restarts,
             checkpoints.held_frames,
@@ -57,6 +59,10 @@ fn seeds_of_checkpoints_meet_what_they_are_for() {
             counted_open,
             acknowledged,
             and_failed,
+            suspended,
+            resumed,
+            failed_suspended,
+            of_suspended,
         ]) {
             *total += count;
         }
@@ -65,7 +71,8 @@ fn seeds_of_checkpoints_meet_what_they_are_for() {
         "complete set and global checkpoints: {complete:?}; aborts in {PHASES:?} and outside: \
          {aborted_in:?}; restarts, held frames, flushes, late entries, trimmed, open sends, \
          snapshots after counts without and with a rendezvous, acknowledged messages, those of \
-         jobs in which something failed: {other:?}"
+         jobs in which something failed, suspensions of logging, resumptions, failures of \
+         suspended sets, acknowledged messages of jobs with suspensions: {other:?}"
     );
     assert!(complete.iter().all(|&count| count > 300), "{complete:?}");
     assert!(aborted_in.iter().all(|&count| count > 2), "{aborted_in:?} {PHASES:?}");

@@ -1,5 +1,7 @@
 //! What is run: programs, their arguments, and the sides that are compared.
 
+use super::nas;
+
 /// A side of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Side {
@@ -21,6 +23,8 @@ pub enum Kind {
     /// Our component as the plain command has it: with all that it takes to survive the loss of a
     /// node.
     Plain,
+    /// As a user has it who sets no parameter, beside these.
+    Defaults(&'static [(&'static str, &'static str)]),
     /// The same as `Ours("node")` with so many bytes of the log ready from the start.
     Ready(&'static str),
     /// No MPI in what is measured: the experiment's `bare` command.
@@ -41,6 +45,11 @@ pub const OURS: Side = side("ours", Kind::Ours("node"));
 pub const CORE: Side = side("core", Kind::Ours("core"));
 /// Everything on: checkpoints, image replicas, recorded determinants.
 pub const PLAIN: Side = side("plain", Kind::Plain);
+/// Everything on, and every parameter as it comes: its log has the usual budget, too.
+pub const DEFAULTS: Side = side("defaults", Kind::Defaults(&[]));
+/// Senders drop what a set without a checkpoint has received.
+pub const TRIMMED: Side =
+    side("trimmed", Kind::Defaults(&[("vprotocol_correlated_trim_received", "1")]));
 /// The log's memory has its pages, as after a checkpoint that has trimmed it.
 pub const READY: Side = side("ready", Kind::Ready("3g"));
 /// What the machine itself allows.
@@ -86,6 +95,8 @@ pub enum Program {
     LogAppend,
     /// Instructions of tests/bench/count.c.
     Instructions,
+    /// One of the NAS Parallel Benchmarks with its class: `CG.B`.
+    Nas(&'static str),
 }
 
 const ONE_NODE: (u32, u32) = (1, 2);
@@ -130,7 +141,7 @@ pub fn all() -> Vec<Experiment> {
     let own = |name, sides, shape, program, arguments| {
         simple(name, sides, shape, Program::Own(program, arguments))
     };
-    vec![
+    let mut all = vec![
         p2p("shm-latency", ONE_NODE, FOUR, &["latency", SMALL], &["line"]),
         p2p("shm-rate", ONE_NODE, THREE, &["rate", "8"], &[]),
         p2p("shm-bandwidth", ONE_NODE, FOUR, &["bandwidth", LARGE], &["readv", LARGE]),
@@ -151,7 +162,9 @@ pub fn all() -> Vec<Experiment> {
         p2p("ucx-shm-bandwidth", ONE_NODE, UCX_TOO, &["bandwidth", "65536,1048576"], &[]),
         p2p("ucx-tcp-latency", TWO_NODES, UCX_TOO, &["latency", "8,4096"], &[]),
         p2p("ucx-tcp-bandwidth", TWO_NODES, UCX_TOO, &["bandwidth", "65536,1048576"], &[]),
-    ]
+    ];
+    all.extend(nas::experiments());
+    all
 }
 
 /// Those whose name begins with one of the words; all if there are no words.

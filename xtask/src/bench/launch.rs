@@ -9,12 +9,12 @@ use std::time::Instant;
 use super::busy::Busy;
 use super::experiments::{Experiment, Kind, Program, STOCK, Side};
 use super::measured::{self, MeasuredRun, Value};
-use super::{callgrind, hpcc, log_append, ucx};
+use super::{callgrind, hpcc, log_append, nas, ucx};
 use crate::error::{Context, Result, fail};
 use crate::{build, paths, run};
 
 /// Longer than any run should need, even on a busy machine.
-const TIMEOUT_SECONDS: u32 = 120;
+const TIMEOUT_SECONDS: u32 = 300;
 /// No checkpoint trims the log yet: room for all that a run logs, so that nothing is spilled.
 const LOG_BUDGET: &str = "8589934592";
 /// The parameter that makes the difference between the plain command and the engine alone.
@@ -54,7 +54,7 @@ impl Bench {
             fs::create_dir_all(folder).context(|| folder.display().to_string())?;
         }
         let sides = || experiments.iter().flat_map(|e| e.sides);
-        if sides().any(|side| matches!(side.kind, Kind::Ours(_) | Kind::Ready(_) | Kind::Plain)) {
+        if sides().any(|side| !matches!(side.kind, Kind::Stock | Kind::Bare | Kind::Ucx)) {
             build::ensure_optimised()?;
             for file in
                 fs::read_dir(paths::mca()).context(|| "reading target/mca".into())?.flatten()
@@ -111,6 +111,7 @@ impl Bench {
         match (experiment.program, side.kind) {
             (Program::LogAppend, _) => log_append::measure(self.quick),
             (Program::Hpcc, _) => hpcc::measure(self, experiment, side),
+            (Program::Nas(name), _) => nas::measure(self, experiment, side, name),
             (Program::Instructions, _) => callgrind::measure(self, side),
             (Program::Own(_, arguments), Kind::Ucx) => ucx::measure(self, experiment, arguments),
             (Program::Own(..), Kind::Bare) if experiment.shape.0 > 1 => {
@@ -180,20 +181,19 @@ impl Bench {
     /// What makes a plain job ours. (Without `--plain` the cluster would check at every start if
     /// the component has to be built again.)
     fn parameters(&self, side: &Side) -> Vec<(&'static str, String)> {
+        const LOG: (&str, &str) = ("vprotocol_correlated_log_budget", LOG_BUDGET);
         let own: &[(&'static str, &str)] = match side.kind {
             // What is measured is the engine, not checkpoints; `--checkpoints` measures those.
-            Kind::Ours(sets) => &[(RECOVER, "0"), ("vprotocol_correlated_sets", sets)],
-            Kind::Ready(bytes) => &[(RECOVER, "0"), ("vprotocol_correlated_log_prefault", bytes)],
-            Kind::Plain => &[(RECOVER, "1")],
+            Kind::Ours(sets) => &[LOG, (RECOVER, "0"), ("vprotocol_correlated_sets", sets)],
+            Kind::Ready(bytes) => {
+                &[LOG, (RECOVER, "0"), ("vprotocol_correlated_log_prefault", bytes)]
+            }
+            Kind::Plain => &[LOG, (RECOVER, "1")],
+            Kind::Defaults(beside) => beside,
             Kind::Stock | Kind::Bare | Kind::Ucx => return Vec::new(),
         };
         let path = format!("{}:SYSTEM_DEFAULT", self.component.display());
-        let all = [
-            ("mca_base_component_path", &*path),
-            ("pml", "v"),
-            ("vprotocol", "correlated"),
-            ("vprotocol_correlated_log_budget", LOG_BUDGET),
-        ];
+        let all = [("mca_base_component_path", &*path), ("pml", "v"), ("vprotocol", "correlated")];
         all.iter().chain(own).map(|&(name, value)| (name, value.to_string())).collect()
     }
 }

@@ -10,16 +10,21 @@ use super::measured::Value;
 use crate::error::{Context, Result, failure};
 use crate::{paths, run};
 
-/// Criterion's name of the group.
-const GROUP: &str = "1MiB";
-/// Bytes of one iteration: 64 messages.
-const BYTES: f64 = 64.0 * 1_048_576.0;
+/// Criterion's names of the groups, the bytes of one iteration (messages of 1 MiB or so), and what
+/// is measured.
+const GROUPS: [(&str, f64, &[&str]); 2] = [
+    ("1MiB", 64.0 * MIB, &["memcpy_fresh", "log_fresh", "memcpy_touched", "log_recycled"]),
+    ("rounds", 384.0 * MIB, &["log_first_round", "log_later_round", "log_at_budget"]),
+];
+const MIB: f64 = 1_048_576.0;
 
 fn cargo() -> Command {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(paths::root()).args(["bench", "--quiet", "--package"]);
     cargo.args(["rustbtl-checkpoint", "--bench", "log_append", "--target-dir"]);
     cargo.arg(paths::target()).env("CRITERION_HOME", results());
+    // Memory that was freed is not kept by malloc, so that fresh pages are fresh.
+    cargo.env("MALLOC_MMAP_THRESHOLD_", "65536");
     cargo
 }
 
@@ -37,16 +42,19 @@ pub fn measure(quick: bool) -> Result<Vec<Value>> {
     let seconds = if quick { "0.5" } else { "1" };
     let mut bench = cargo();
     bench.args(["--", "--noplot", "--warm-up-time", "0.2", "--measurement-time", seconds]);
-    run::output(bench.arg(format!("^{GROUP}/")))?;
-    let names = ["memcpy_fresh", "log_fresh", "memcpy_touched", "log_recycled"];
-    names.into_iter().map(read).collect()
+    let groups = GROUPS.map(|(group, ..)| group).join("|");
+    run::output(bench.arg(format!("^({groups})/")))?;
+    let names = GROUPS
+        .iter()
+        .flat_map(|(group, bytes, names)| names.iter().map(move |name| read(group, *bytes, name)));
+    names.collect()
 }
 
-fn read(name: &str) -> Result<Value> {
-    let file = results().join(GROUP).join(name).join("new/estimates.json");
+fn read(group: &str, bytes: f64, name: &str) -> Result<Value> {
+    let file = results().join(group).join(name).join("new/estimates.json");
     let text = fs::read_to_string(&file).context(|| file.display().to_string())?;
     let nanoseconds = median(&text).ok_or_else(|| failure!("no median in {}", file.display()))?;
-    Ok(Value { metric: name.into(), size: 1 << 20, value: BYTES / nanoseconds * 1e3 })
+    Ok(Value { metric: name.into(), size: 1 << 20, value: bytes / nanoseconds * 1e3 })
 }
 
 fn median(text: &str) -> Option<f64> {

@@ -16,6 +16,7 @@ mod launch;
 mod log_append;
 mod machine;
 mod measured;
+mod nas;
 mod rows;
 mod stats;
 mod table;
@@ -81,9 +82,12 @@ pub fn run(options: &BenchOptions) -> Result<()> {
         return checkpoints::run(runs, options.markdown.as_deref());
     }
     let (usual, limit) = if options.quick { (PAIRS_QUICK, LIMIT_QUICK) } else { (PAIRS, LIMIT) };
-    let limit = options.pairs.map_or(limit, |_| Duration::MAX);
     let pairs = options.pairs.unwrap_or(usual);
-    let experiments = experiments::chosen(&options.only);
+    let mut experiments = experiments::chosen(&options.only);
+    nas::keep_possible(&mut experiments, options.quick, &options.only);
+    // Programs that somebody has provided get the time that they take.
+    let endless = options.pairs.is_some() || experiments.iter().any(nas::is);
+    let limit = if endless { Duration::MAX } else { limit };
     if experiments.is_empty() || pairs == 0 {
         fail!("nothing to measure (names: `cargo xtask bench --list`; at least one pair)");
     }

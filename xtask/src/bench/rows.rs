@@ -1,6 +1,7 @@
 //! The table of what is promised: which numbers are compared, and which ratio is the goal.
 
 use super::experiments::{CROWD, Experiment};
+use super::nas;
 
 /// What a ratio has to be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -119,6 +120,7 @@ pub fn all() -> Vec<Row> {
     rows.extend(programs());
     rows.extend(instructions());
     rows.extend(ucx());
+    rows.extend(nas::rows());
     rows
 }
 
@@ -221,6 +223,9 @@ fn parts() -> Vec<Row> {
     for (base, ours, goal) in [
         ("memcpy_fresh", "log_fresh", Goal::AtLeast(0.9)),
         ("memcpy_touched", "log_recycled", Goal::Shown),
+        ("memcpy_fresh", "log_first_round", Goal::Shown),
+        ("memcpy_touched", "log_later_round", Goal::Shown),
+        ("memcpy_touched", "log_at_budget", Goal::Shown),
     ] {
         let title = "payload log, append of 1 MiB messages";
         let mut row = against(title, "log-append", Unit::MBs, append).row(ours, 1 << 20, goal);

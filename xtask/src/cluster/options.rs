@@ -209,7 +209,13 @@ impl ClusterOptions {
 
     /// The user's MCA parameters.
     pub fn mca(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.mca.chunks_exact(2).map(|pair| (pair[0].as_str(), pair[1].as_str()))
+        let pairs = self.mca.chunks_exact(2).map(|pair| (pair[0].as_str(), pair[1].as_str()));
+        // Of a key that is given twice the last value counts; Open MPI would refuse it.
+        let is_last = |at: usize| {
+            let later = &self.mca[2 * at + 2..];
+            later.chunks_exact(2).all(|pair| pair[0] != self.mca[2 * at])
+        };
+        pairs.enumerate().filter(move |(at, _)| is_last(*at)).map(|(_, pair)| pair)
     }
 
     /// The user's environment variables.
@@ -375,6 +381,8 @@ pub mod tests {
         assert_eq!(options.report, Some("r.json".into()));
         let options = parse("--nodes 2 --ppn 1 --mca a 1 --mca b 2 -- prog --mca c 3");
         assert_eq!(options.mca().collect::<Vec<_>>(), [("a", "1"), ("b", "2")]);
+        let twice = parse("--nodes 2 --ppn 1 --mca a 1 --mca b 2 --mca a 3 -- prog");
+        assert_eq!(twice.mca().collect::<Vec<_>>(), [("b", "2"), ("a", "3")]);
         assert_eq!(options.command, ["prog", "--mca", "c", "3"]);
         assert_eq!(options.ranks(), 2);
     }

@@ -102,7 +102,8 @@ fn exit_codes(over: &Over) -> Result<()> {
 pub fn plain(job: TestJob, scratch: &Scratch) -> TestJob {
     let events = format!("RUSTBTL_EVENTS={}", scratch.0.display());
     // The default; the emulated cluster switches it off where nothing is said.
-    job.with(&["--mca", "vprotocol_correlated_recover", "1", "--env", &events])
+    let job = job.with(&["--mca", "vprotocol_correlated_recover", "1", "--env", &events]);
+    job.with(&workloads::UNLIMITED)
 }
 
 /// What the coordinators of jobs with a gate ([`run_until`]) have logged.

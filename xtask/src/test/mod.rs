@@ -22,6 +22,7 @@ mod phase_failures;
 mod plan;
 mod programs;
 mod replay;
+mod room;
 mod schedule;
 pub mod scratch;
 mod screen;
@@ -29,6 +30,7 @@ mod slurm;
 mod source;
 mod spare_nodes;
 mod summary;
+mod suspension;
 mod time_determinants;
 mod trees;
 mod triggers;
@@ -83,6 +85,7 @@ pub struct TestOptions {
 /// Runs the tests; fails if one fails.
 pub fn run(options: &TestOptions) -> Result<()> {
     setup::check()?;
+    room::check(options.fast)?;
     let summary = Summary::new(options.only.clone());
     schedule::run(&summary, plan::tasks(options), options.lanes.into());
     if summary.finish() { Ok(()) } else { fail!("some tests failed") }

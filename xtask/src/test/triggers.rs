@@ -22,12 +22,15 @@ const TOTAL: u64 = 6 * BUDGET;
 /// What a job does that gets a signal, and when it gets it at the latest.
 const ITERATIONS: u64 = 60_000;
 const SIGNAL_AT: f64 = 2.0;
+/// Logs keep what was received before the first checkpoint, too.
+const KEEPS_RECEIVED: [&str; 3] = ["--mca", "vprotocol_correlated_trim_received", "0"];
 /// How long the sender waits for the log to be trimmed.
 const PATIENCE: &str = "120";
 
 /// Runs the tier.
 pub fn run(tier: &mut Tier) {
     tier.check("a log that is nearly full: checkpoints instead of a spill", checkpoints_for_a_log);
+    tier.check("a log that is nearly full: logging is suspended instead", suspended_for_a_log);
     tier.check(
         "a log that is nearly full, no directory for checkpoints: it spills",
         no_directory_for_checkpoints,
@@ -91,7 +94,9 @@ fn checkpoints_for_a_log() -> Result<()> {
     let recover = "vprotocol_correlated_recover";
     let place =
         ["--mca", "vprotocol_correlated_checkpoint_dir", &checkpoints, "--mca", recover, "0"];
-    let (outcome, ranks) = full_log(&scratch, &place, PATIENCE)?;
+    let reaction = ["--mca", "vprotocol_correlated_log_full", "checkpoint"];
+    let options = [&place[..], &reaction, &KEEPS_RECEIVED].concat();
+    let (outcome, ranks) = full_log(&scratch, &options, PATIENCE)?;
     let asked = counter(&ranks[0], "log_checkpoints_requested");
     let [own, theirs] = [0, 3].map(|rank: usize| counter(&ranks[rank], "checkpoints"));
     let [spilled, peak] =
@@ -103,13 +108,32 @@ fn checkpoints_for_a_log() -> Result<()> {
     outcome.must(asked >= least && theirs >= least && own == 0, &what)
 }
 
+/// By default, the set that holds most of the log acknowledges until its next checkpoint: nothing
+/// is spilled, no checkpoint is taken for it, and the program goes on without a wait.
+fn suspended_for_a_log() -> Result<()> {
+    let scratch = Scratch::new("full-log")?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    let place = checkpoints.display().to_string();
+    let place = ["--mca", "vprotocol_correlated_checkpoint_dir", &place];
+    let options = [&place[..], &workloads::UNLIMITED].concat();
+    let (outcome, ranks) = full_log(&scratch, &options, PATIENCE)?;
+    let [spilled, peak] =
+        ["log_spilled_bytes_peak", "log_bytes_peak"].map(|name| counter(&ranks[0], name));
+    let taken = counter(&ranks[3], "checkpoints");
+    let what = format!("checkpoints {taken}, spilled {spilled}, peak {peak}");
+    outcome.must(spilled == 0 && peak <= BUDGET && taken == 1, &what)?;
+    let events = workloads::events(&checkpoints)?;
+    outcome.must(events.contains("\"event\":\"logging_suspended\""), "nothing was suspended")
+}
+
 /// The same program, and the same answer.
 fn no_directory_for_checkpoints() -> Result<()> {
     let scratch = Scratch::new("full-log")?;
     let guard = ["--mca", "vprotocol_correlated_protect_without_dir", "1"];
     let mut answers = Vec::new();
     for options in [&guard[..], &[]] {
-        let (outcome, ranks) = full_log(&scratch, options, "0")?;
+        let options = [options, &KEEPS_RECEIVED].concat();
+        let (outcome, ranks) = full_log(&scratch, &options, "0")?;
         let spilled = counter(&ranks[0], "log_spilled_bytes_peak");
         let checkpoints: u64 = ranks.iter().map(|rank| counter(rank, "checkpoints")).sum();
         outcome

@@ -364,9 +364,14 @@ pub fn with_checkpoints(job: TestJob, checkpoints: &Path) -> TestJob {
     protected(job, checkpoints).with(&["--mca", "vprotocol_correlated_recover", "0"])
 }
 
+/// Without a limit to what protection costs: each set can be rolled back alone at any time, however
+/// slow the machine is. What happens with a limit is the tier `suspension`.
+pub const UNLIMITED: [&str; 3] = ["--mca", "vprotocol_correlated_overhead_max", "0"];
+
 /// Those of a job that goes on when a part of it fails.
 pub fn protected(job: TestJob, checkpoints: &Path) -> TestJob {
-    job.with(&["--mca", "vprotocol_correlated_checkpoint_dir", &checkpoints.display().to_string()])
+    let directory = checkpoints.display().to_string();
+    job.with(&["--mca", "vprotocol_correlated_checkpoint_dir", &directory]).with(&UNLIMITED)
 }
 
 /// A job that is restarted from checkpoints, in the folder of the test.

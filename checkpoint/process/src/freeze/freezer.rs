@@ -22,6 +22,7 @@ use crate::proc_files::{self, Path, Piece};
 use crate::raw::{self, Errno};
 use crate::restore_args::{RESTORE_ARGS_BYTES, RestoreArgs};
 use core::marker::PhantomData;
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -322,6 +323,8 @@ impl ActiveFreeze<'_, '_> {
         let fork = self.options.copying != Copying::Pause;
         freezer.describe(self.options, &self.context)?;
         self.timings.describe_us = since(&mut at);
+        // Before the list of mappings is read, since it changes them.
+        advise(self.options.dead, libc::MADV_WIPEONFORK);
         let copied = freezer.copy(self.options, fork);
         self.timings.copy_us = since(&mut at);
         let result = copied.and_then(|()| if fork { clone_frozen() } else { Ok(None) });
@@ -340,6 +343,7 @@ impl ActiveFreeze<'_, '_> {
             }
             Err(failure) => Err(failure),
         };
+        advise(self.options.dead, libc::MADV_KEEPONFORK);
         self.timings.clone_us = since(&mut at);
         self.freezer.copies.free();
         if let Some(hook) = &mut self.options.before_release {
@@ -473,12 +477,22 @@ extern "C" fn restored(active: u64) -> u64 {
         &mut *core::ptr::with_exposed_provenance_mut::<ActiveFreeze<'_, '_>>(active as usize)
     };
     active.outcome = active.freezer.resume_after_restore().map(|()| FreezeExit::Restored);
+    // The image has it as the child had it.
+    advise(active.options.dead, libc::MADV_KEEPONFORK);
     if active.outcome.is_err() {
         // A process that is half restored must not continue.
         let _ = raw::plain(libc::SYS_exit_group, [116, 0, 0, 0]);
     }
     active.freezer.release();
     0
+}
+
+/// Advice about memory; where the kernel does not take it, the contents are in the image.
+fn advise(ranges: &[Range<usize>], advice: i32) {
+    for range in ranges {
+        let a = [range.start, range.end - range.start, advice as usize, 0];
+        let _ = raw::plain(libc::SYS_madvise, a);
+    }
 }
 
 /// Clones the frozen child: invariant 3 of `freeze.rs`.

@@ -69,7 +69,7 @@ impl Coordinator {
         }
         let node = |agent: &Agent| (agent.node.clone(), agent.pid, agent.last_heard.elapsed());
         let nodes: Vec<_> = self.agents.values().map(node).collect();
-        let json = self.job.status(&nodes).to_string();
+        let json = self.job.status(self.now(), &nodes).to_string();
         for client in done {
             self.reply(client, &Reply::Status { json: json.clone() });
         }

@@ -8,9 +8,13 @@ use std::path::PathBuf;
 
 /// Longest text line that is read.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
-/// Default interval between checkpoints where sets can be rolled back alone: without checkpoints a
-/// failure after days would repeat days.
+/// Interval between checkpoints where sets can be rolled back alone, nobody has chosen one, and
+/// there is no limit to what they cost: without checkpoints a failure after days would repeat days.
 const INTERVAL_MS: u64 = 300_000;
+/// Thousandths of the time that protection may cost, by default.
+const OVERHEAD: u64 = 30;
+/// Checkpoints get one third of that; the rest is for the payload log.
+const PART_OF_CHECKPOINTS: u64 = 3;
 
 /// See the module's documentation.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -28,6 +32,8 @@ pub struct JobConfig {
     pub interval_auto: bool,
     /// `mtbf`: milliseconds between failures of one set.
     pub mtbf_ms: u64,
+    /// `overhead`: thousandths of the time that protection may cost; 0: no limit.
+    pub overhead: u64,
     /// `set_interval`: milliseconds between checkpoints of a set, 0: none.
     pub set_interval_ms: u64,
     /// `keep`: checkpoints to keep.
@@ -55,6 +61,7 @@ impl Default for JobConfig {
             interval_ms: None,
             interval_auto: false,
             mtbf_ms: 0,
+            overhead: OVERHEAD,
             set_interval_ms: 0,
             keep: 2,
             recover: true,
@@ -107,6 +114,7 @@ impl JobConfig {
             "interval" if value == "auto" => self.interval_auto = true,
             "interval" => self.interval_ms = Some(seconds(value)?),
             "mtbf" => self.mtbf_ms = number()?,
+            "overhead" => self.overhead = number()?,
             "set_interval" => self.set_interval_ms = number()?,
             "copies" => self.replicas = Some(usize::try_from(number()?).unwrap_or(usize::MAX)),
             "keep" => self.keep = usize::try_from(number()?).unwrap_or(usize::MAX).max(1),
@@ -132,7 +140,7 @@ impl JobConfig {
     pub fn fixed_interval_ms(&self) -> u64 {
         match self.interval() {
             Interval::Fixed { interval_ms } => interval_ms,
-            Interval::Off | Interval::Auto { .. } => 0,
+            Interval::Off | Interval::Auto { .. } | Interval::Governed { .. } => 0,
         }
     }
 
@@ -141,6 +149,9 @@ impl JobConfig {
         let rolls_back_alone = self.recover && self.has_storage();
         match (self.interval_auto, self.interval_ms) {
             (true, _) => Interval::Auto { mtbf_ms: self.mtbf_ms },
+            (false, None) if rolls_back_alone && self.overhead > 0 => {
+                Interval::Governed { share: (self.overhead / PART_OF_CHECKPOINTS).max(1) }
+            }
             (false, None) if rolls_back_alone => Interval::Fixed { interval_ms: INTERVAL_MS },
             (false, None | Some(0)) => Interval::Off,
             (false, Some(interval_ms)) => Interval::Fixed { interval_ms },
@@ -189,7 +200,10 @@ mod tests {
             lines.iter().for_each(|line| assert_eq!(config.take(line), Ok(false), "{line}"));
             config.interval()
         };
-        let usual = Interval::Fixed { interval_ms: INTERVAL_MS };
+        let usual = Interval::Governed { share: 10 };
+        let without_limit = Interval::Fixed { interval_ms: INTERVAL_MS };
+        assert_eq!(interval(&["copies 1", "overhead 0"]), without_limit);
+        assert_eq!(interval(&["copies 1", "overhead 1"]), Interval::Governed { share: 1 });
         assert_eq!(interval(&["copies 1"]), usual);
         assert_eq!(interval(&["dir /a"]), usual);
         assert_eq!(interval(&["dir /a", "interval 0"]), Interval::Off);

@@ -14,6 +14,7 @@ use crate::coordinator::job::tables::output::RelayedOutput;
 use crate::coordinator::job::tables::replicas::Replicas;
 use crate::coordinator::job::tables::rollback::Recovery;
 use crate::coordinator::job::tables::spares::Spares;
+use crate::coordinator::job::tables::suspensions::Suspensions;
 use crate::coordinator::job::tables::unreachable::UnreachableAgents;
 use crate::settings::Printed;
 use crate::store;
@@ -110,7 +111,7 @@ pub(crate) struct Rank {
     pub(crate) reached: [Option<u64>; 2],
     /// It has sent `Hello` to this coordinator.
     pub(crate) hello_received: bool,
-    pub(crate) log: Option<[u64; 3]>,
+    pub(crate) log: Option<[u64; 4]>,
     pub(crate) log_for: SetId,
     pub(crate) endpoint: Vec<u8>,
 }
@@ -123,6 +124,7 @@ pub struct Job {
     /// Set once all ranks are ready.
     pub(crate) scheduler: Option<CheckpointScheduler>,
     pub(crate) recovery: Recovery,
+    pub(crate) suspensions: Suspensions,
     pub(crate) storage: Replicas,
     pub(crate) spares: Spares,
     pub(crate) unreachable: UnreachableAgents,
@@ -158,6 +160,7 @@ impl Job {
             ranks: BTreeMap::new(),
             scheduler: None,
             recovery: Recovery::default(),
+            suspensions: Suspensions::default(),
             storage: Replicas::default(),
             spares: Spares::default(),
             unreachable: UnreachableAgents::default(),
@@ -350,8 +353,8 @@ impl Job {
                 };
                 self.input(now, Input::Answered { rank: id, answer });
             }
-            FromRank::Status { log_bytes, log_bytes_peak, messages, largest } => {
-                rank.log = Some([log_bytes, log_bytes_peak, messages]);
+            FromRank::Status { log_bytes, log_bytes_peak, messages, largest, log_budget } => {
+                rank.log = Some([log_bytes, log_bytes_peak, messages, log_budget]);
                 rank.log_for = largest;
             }
             FromRank::ReceivedVector { checkpoint, to, bytes } => {
@@ -368,6 +371,9 @@ impl Job {
                 self.finish(id);
             }
             FromRank::LogNearlyFull { set, bytes } => self.log_nearly_full(now, id, set, bytes),
+            FromRank::LoggingOverBudget { set, spent_ns, elapsed_ns } => {
+                self.logging_over_budget(now, id, set, [spent_ns, elapsed_ns]);
+            }
             FromRank::RequestCheckpoint { number, all, then_exit, wait } => {
                 let sets = rank.set.filter(|_| !all);
                 let requester = Requester::Rank(id, number);

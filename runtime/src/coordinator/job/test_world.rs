@@ -3,6 +3,7 @@
 use crate::coordinator::determinants::{Determinants, Out};
 use crate::coordinator::job::config::JobConfig;
 use crate::coordinator::job::state::{Effect, Job};
+use rustbtl_coordination::checkpoints::Input;
 use rustbtl_coordination::control::{CheckpointId, FromNode, FromRank, ToNode, ToRank};
 use rustbtl_coordination::determinants::DeterminantBatch;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
@@ -27,7 +28,7 @@ pub(crate) struct World {
 
 impl World {
     /// Nodes store their images, and one other node a replica.
-    fn of_sets(sets: [u32; 3]) -> Self {
+    pub(crate) fn of_sets(sets: [u32; 3]) -> Self {
         let mut world = Self { sets: sets.map(SetId), ..Self::empty() };
         for (rank, node) in (0..).zip(NODES) {
             world.connects(rank, node, 0);
@@ -79,6 +80,18 @@ impl World {
             let (rank, next) = (PeerId(rank), next.to_owned());
             self.handle(node, FromNode::ImageReplicated { rank, checkpoint, node: next });
         }
+    }
+
+    /// A checkpoint of the set of this rank, which is its only member.
+    pub(crate) fn take_set_checkpoint(&mut self, rank: u32, checkpoint: u64) {
+        let (node, next) = (NODES[rank as usize], NODES[(rank as usize + 1) % 3].to_owned());
+        self.job.input(self.now, Input::RequestSetCheckpoint { set: self.sets[rank as usize] });
+        self.poll();
+        let (rank, checkpoint) = (PeerId(rank), CheckpointId(checkpoint));
+        self.handle(node, FromNode::Frozen { rank, checkpoint, coordination_ns: 1, pause_ns: 1 });
+        let (bytes, raw_bytes, ns, checksum) = (1, 1, 1, 1);
+        self.handle(node, FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, checksum });
+        self.handle(node, FromNode::ImageReplicated { rank, checkpoint, node: next });
     }
 
     /// The coordinator is killed, and another one reads what was persisted.

@@ -32,10 +32,21 @@ struct VectorMail {
     held: Vec<u8>,
 }
 
+/// An order of the coordinator to a process.
+#[derive(Clone, Debug)]
+enum Order {
+    /// For its machine.
+    Machine(Input),
+    /// Acknowledge until a checkpoint from this one on.
+    SuspendLogging { before: u64 },
+}
+
 /// One process's checkpoint thread and guardian.
 struct Thread {
     machine: Quiescence,
-    orders: VecDeque<Input>,
+    orders: VecDeque<Order>,
+    /// The youngest checkpoint that it has entered.
+    entered: u64,
     answers: VecDeque<checkpoints::Input>,
     /// The program computes: nobody polls.
     computes: bool,
@@ -66,6 +77,9 @@ pub struct CheckpointReport {
     pub entered_late: u64,
     /// Log records that were trimmed.
     pub trimmed: u64,
+    /// Sets towards which logging was suspended, for which it was resumed, and that have failed
+    /// while it was.
+    pub suspended: [u64; 3],
     /// Synchronous sends and others that were open in a snapshot.
     pub open_sends: u64,
 }
@@ -140,6 +154,7 @@ impl CheckpointWorld {
             .map(|rank| Thread {
                 machine: quiescence(options, rank),
                 orders: VecDeque::new(),
+                entered: 0,
                 answers: VecDeque::new(),
                 computes: false,
                 freezing: None,
@@ -258,6 +273,11 @@ impl World {
             return;
         }
         let rate = 2 * self.shared.options.fault_rate;
+        let suspends = self.shared.options.suspends.is_some() && !self.checkpoints.fence;
+        if suspends && self.prng.chance(rate) {
+            let set = SetId(self.prng.pick(&self.shared.options.sets));
+            return self.request_suspension(set);
+        }
         if self.checkpoints.orders_left == 0 || self.checkpoints.fence || !self.prng.chance(rate) {
             if self.checkpoints.coordinator.next_deadline().is_some_and(|due| due <= now) {
                 self.coordinate(checkpoints::Input::Tick);
@@ -282,6 +302,10 @@ impl World {
             return;
         }
         let Some(order) = thread.orders.pop_front() else { return };
+        let order = match order {
+            Order::Machine(order) => order,
+            Order::SuspendLogging { before } => return self.suspend_logging(rank, before),
+        };
         if matches!(order, Input::StopOutgoing { .. }) {
             self.read_endpoints(rank);
         }
@@ -323,7 +347,8 @@ impl World {
                     process.host.refuses_messages = false;
                     process.engine.release(&mut process.host, Side::Outgoing);
                 }
-                Output::Enter { .. } => {
+                Output::Enter { checkpoint } => {
+                    self.checkpoints.threads[rank].entered = checkpoint;
                     if planted != Some(Planted::AcknowledgedAfterSnapshot) {
                         process.engine.set_acknowledging(None);
                     }

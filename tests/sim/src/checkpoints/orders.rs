@@ -1,6 +1,7 @@
 //! The coordinator of a simulated job, its storage, and what senders trim.
 
-use super::VectorMail;
+use super::{Order, VectorMail};
+use crate::options::Planted;
 use crate::world::World;
 use rustbtl_coordination::checkpoints;
 use rustbtl_coordination::quiescence::{CheckpointScope, Input};
@@ -12,7 +13,11 @@ impl World {
     pub fn coordinate(&mut self, input: checkpoints::Input) {
         let now = self.checkpoints.now;
         match self.checkpoints.coordinator.handle(now, input.clone()) {
-            Ok(()) | Err(checkpoints::SchedulerError::Finishing) => {}
+            Ok(())
+            | Err(
+                checkpoints::SchedulerError::Finishing
+                | checkpoints::SchedulerError::NotSuspendable(..),
+            ) => {}
             Err(error) => panic!("{input:?}: {error}"),
         }
         while let Some(output) = self.checkpoints.coordinator.poll_output() {
@@ -22,6 +27,27 @@ impl World {
     }
 
     fn send_order(&mut self, sets: Option<&[SetId]>, order: &Input) {
+        self.send_to_ranks(sets, &Order::Machine(order.clone()));
+    }
+
+    /// The log towards a set costs too much.
+    pub(super) fn request_suspension(&mut self, set: SetId) {
+        if self.shared.options.planted == Some(Planted::SuspendedByOneself) {
+            let before = self.checkpoints.next_checkpoint;
+            return self.send_to_ranks(Some(&[set]), &Order::SuspendLogging { before });
+        }
+        self.coordinate(checkpoints::Input::RequestSuspension { set });
+    }
+
+    /// A process acknowledges from now on, if the others of its set have not brought it into a
+    /// later checkpoint already.
+    pub(super) fn suspend_logging(&mut self, rank: usize, before: u64) {
+        if self.checkpoints.threads[rank].entered < before {
+            self.processes[rank].engine.set_acknowledging(self.shared.options.suspends);
+        }
+    }
+
+    fn send_to_ranks(&mut self, sets: Option<&[SetId]>, order: &Order) {
         for rank in 0..self.processes.len() {
             let set = self.shared.options.sets[rank];
             let named = sets.is_none_or(|sets| sets.contains(&SetId(set)));
@@ -65,6 +91,13 @@ impl World {
             checkpoints::Output::Delete { checkpoint } => {
                 self.checkpoints.images.remove(&checkpoint);
                 self.checkpoints.committing.retain(|other| *other != checkpoint);
+            }
+            checkpoints::Output::SuspendLogging { set, before } => {
+                self.checkpoints.report.suspended[0] += 1;
+                self.send_to_ranks(Some(&[set]), &Order::SuspendLogging { before });
+            }
+            checkpoints::Output::LoggingResumed { .. } => {
+                self.checkpoints.report.suspended[1] += 1;
             }
             checkpoints::Output::Exit { checkpoint } => self.checkpoints.exit = Some(checkpoint),
         }

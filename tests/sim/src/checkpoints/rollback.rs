@@ -2,6 +2,7 @@
 //! theirs.
 
 use super::coordinator;
+use crate::options::Planted;
 use crate::world::World;
 use rustbtl_coordination::checkpoints;
 use rustbtl_fragments::ids::*;
@@ -81,7 +82,22 @@ impl World {
                 self.coordinate(answer);
             }
         }
-        let mut kept: Vec<u64> = self.checkpoints.coordinator.checkpoints_of(SetId(set)).collect();
+        let coordinator = &self.checkpoints.coordinator;
+        let mut kept: Vec<u64> = coordinator.checkpoints_of(SetId(set)).collect();
+        let suspended = coordinator.is_suspended(SetId(set));
+        let state = coordinator.state();
+        if let Some(all) = state.kept.get(&SetId(set))
+            && let Some(&from) = state.alone_from.get(&SetId(set))
+        {
+            match self.shared.options.planted {
+                Some(Planted::AloneAlthoughSuspended) if suspended => kept.clone_from(all),
+                Some(Planted::ResumedWithoutCheckpoint) if !suspended && from > 0 => {
+                    kept.clone_from(all);
+                }
+                _ => {}
+            }
+        }
+        self.checkpoints.report.suspended[2] += u64::from(suspended);
         if self.shared.options.acknowledges.is_some() {
             // What it has acknowledged since the beginning is in no log any more.
             kept.retain(|&checkpoint| checkpoint > 0);

@@ -70,6 +70,12 @@ impl Job {
                     self.send(rank, ToRank::Trim { checkpoint: CheckpointId(checkpoint) });
                 }
             }
+            Output::SuspendLogging { set, before } => {
+                self.logging_suspended(now, set, CheckpointId(before));
+            }
+            Output::LoggingResumed { set, checkpoint } => {
+                self.logging_resumed(now, set, Some(CheckpointId(checkpoint)));
+            }
             Output::Delete { checkpoint } => {
                 let checkpoint = CheckpointId(checkpoint);
                 if self.config.is_local() {

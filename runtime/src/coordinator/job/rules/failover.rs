@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Version of the persisted state.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 /// How long ranks may take to connect before they are reported missing. Agents try for less.
 const PATIENCE_MS: u64 = 20_000;
 /// What is left of so many checkpoints before the next one is removed.
@@ -46,10 +46,13 @@ impl Job {
     pub fn state(&self) -> PersistedState {
         let known = self.scheduler.as_ref().map(|scheduler| scheduler.state());
         let scheduler =
-            known.map(|SchedulerState { next_checkpoint, globals, kept }| PersistedScheduler {
-                next: next_checkpoint,
-                globals,
-                kept: kept.into_iter().map(|(set, checkpoints)| (set.0, checkpoints)).collect(),
+            known.map(|SchedulerState { next_checkpoint, globals, kept, alone_from }| {
+                PersistedScheduler {
+                    next: next_checkpoint,
+                    globals,
+                    kept: kept.into_iter().map(|(set, checkpoints)| (set.0, checkpoints)).collect(),
+                    alone_from: alone_from.into_iter().map(|(set, from)| (set.0, from)).collect(),
+                }
             });
         // For a second failover before all have connected.
         let scheduler =
@@ -252,11 +255,13 @@ impl Job {
             return;
         }
         let Some(failover) = self.failover.take() else { return };
-        let PersistedScheduler { next, globals, kept } = failover.scheduler;
+        let PersistedScheduler { next, globals, kept, alone_from } = failover.scheduler;
+        let alone_from = alone_from.into_iter().map(|(set, from)| (SetId(set), from)).collect();
         let kept: BTreeMap<SetId, Vec<u64>> =
             kept.into_iter().map(|(set, checkpoints)| (SetId(set), checkpoints)).collect();
-        let known = SchedulerState { next_checkpoint: next, globals, kept };
+        let known = SchedulerState { next_checkpoint: next, globals, kept, alone_from };
         self.resume_scheduler(now, &known);
+        self.suspensions_after_failover(now);
         self.remove_leftovers(next);
         let replaying = self.recovery.replaying();
         for &(set, checkpoint) in &replaying {

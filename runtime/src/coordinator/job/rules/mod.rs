@@ -12,4 +12,5 @@ pub(crate) mod replication;
 pub(crate) mod rollback;
 pub(crate) mod rollback_all;
 pub(crate) mod status;
+pub(crate) mod suspension;
 pub(crate) mod unreachable_agents;

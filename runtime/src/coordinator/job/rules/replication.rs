@@ -19,7 +19,7 @@ use crate::coordinator::job::tables::hosts::same_host;
 use crate::coordinator::job::tables::replicas::ImageReplicas;
 use crate::coordinator::job::tables::text::some_of;
 use crate::store;
-use rustbtl_coordination::checkpoints::{CheckpointScheduler, Input};
+use rustbtl_coordination::checkpoints::Input;
 use rustbtl_coordination::control::{CheckpointId, ToNode};
 use rustbtl_fragments::ids::{PeerId, SetId};
 use serde_json::{Value, json};
@@ -238,14 +238,17 @@ impl Job {
         self.effects.push_back(Effect::SendNode(node.to_owned(), clear));
     }
 
-    /// Removes the images of each set that are older than its youngest checkpoint.
+    /// Removes the images of each set that are older than its youngest checkpoint; but for those
+    /// of the global checkpoint that all are rolled back to while logging is suspended.
     pub(crate) fn prune(&mut self) {
+        let wanted = self.checkpoint_while_suspended();
         let mut old: BTreeMap<CheckpointId, Vec<PeerId>> = BTreeMap::new();
         for (set, youngest) in self.youngest() {
             let members = self.members(&[set]);
             let keys = self.storage.held.keys();
-            for &(checkpoint, rank) in
-                keys.filter(|(checkpoint, of)| *checkpoint < youngest && members.contains(of))
+            for &(checkpoint, rank) in keys
+                .filter(|(checkpoint, of)| *checkpoint < youngest && members.contains(of))
+                .filter(|(checkpoint, _)| wanted != Some(*checkpoint))
             {
                 old.entry(checkpoint).or_default().push(rank);
             }
@@ -277,11 +280,7 @@ impl Job {
     fn youngest(&self) -> BTreeMap<SetId, CheckpointId> {
         let Some(scheduler) = &self.scheduler else { return BTreeMap::new() };
         let sets: BTreeSet<SetId> = self.ranks.values().filter_map(|rank| rank.set).collect();
-        let youngest = |set| {
-            CheckpointScheduler::checkpoints_of(scheduler, set)
-                .last()
-                .map(|checkpoint| (set, CheckpointId(checkpoint)))
-        };
+        let youngest = |set| Some((set, CheckpointId(scheduler.youngest_of(set)?)));
         sets.into_iter().filter_map(youngest).collect()
     }
 

@@ -187,6 +187,12 @@ impl Job {
         if self.is_whole_job(set) {
             return None;
         }
+        if self.is_suspended(set) {
+            return Some(format!(
+                "set {set} cannot be rolled back alone: logging towards it was suspended, since it \
+                 would have cost more than vprotocol_correlated_overhead_max or log_budget allow"
+            ));
+        }
         let own = self.recovery.not_replayable.get(&set).map(|reason| (set, reason));
         let (of, reason) = own.or_else(|| {
             self.recovery.set_rollback_blocked.as_ref().map(|(of, reason)| (*of, reason))

@@ -65,6 +65,7 @@ impl Job {
             "{why}; all ranks are rolled back to checkpoint {checkpoint}"
         )));
         self.input(now, Input::GlobalRollback { checkpoint: checkpoint.0 });
+        self.end_suspensions(now);
         let incarnation = self.next_incarnation();
         let sets: BTreeSet<SetId> = self.ranks.values().filter_map(|rank| rank.set).collect();
         let rollback = Rollback::new(now, checkpoint, incarnation, true);

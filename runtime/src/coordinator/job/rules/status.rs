@@ -5,6 +5,7 @@ use crate::coordinator::job::tables::rollback::Rollback;
 use crate::store;
 use crate::store::Kind;
 use rustbtl_coordination::control::{CheckpointId, ToNode, ToRank};
+use rustbtl_coordination::interval::Interval;
 use rustbtl_fragments::ids::SetId;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,7 +61,7 @@ impl Job {
     }
 
     /// The document. `nodes`: name, process id of the agent, time since its last message.
-    pub fn status(&self, nodes: &[(String, u32, Duration)]) -> Value {
+    pub fn status(&self, now: u64, nodes: &[(String, u32, Duration)]) -> Value {
         let node = |(name, pid, silent): &(String, u32, Duration)| {
             let ranks = self.ranks.iter().filter(|(_, rank)| rank.here && rank.node == *name);
             let ranks: Vec<u32> = ranks.map(|(id, _)| id.0).collect();
@@ -78,7 +79,8 @@ impl Job {
             let recovery = self.recovery.rollbacks.get(set).map(Rollback::name);
             json!({
                 "set": set.0, "ranks": ranks, "last_checkpoint": last_checkpoint,
-                "recovery": recovery,
+                "recovery": recovery, "logging_suspended": self.is_suspended(*set),
+                "logging_suspended_ms": self.suspensions.total_ms(now, *set),
             })
         };
         let checkpoints = self.checkpoints.keys().map(|number| self.checkpoint_status(*number));
@@ -90,6 +92,7 @@ impl Job {
             "copies": self.config.replicas.filter(|_| self.config.is_local()),
             "interval_ms": self.config.fixed_interval_ms(),
             "interval_auto": self.config.interval_auto,
+            "interval_governed_ms": self.governed_interval_ms(),
             "set_interval_ms": self.config.set_interval_ms,
             "restarted_from": self.config.restore,
             "protection": self.protection(),
@@ -101,6 +104,12 @@ impl Job {
         })
     }
 
+    /// The present interval where it follows from what checkpoints cost.
+    fn governed_interval_ms(&self) -> Option<u64> {
+        let governed = matches!(self.config.interval(), Interval::Governed { .. });
+        self.scheduler.as_ref().filter(|_| governed)?.next_global_ms()
+    }
+
     fn last_checkpoint(&self, set: SetId) -> Option<CheckpointId> {
         let of = |image: &store::Image| image.set == set.0;
         let complete = self.checkpoints.iter().filter(|(_, checkpoint)| checkpoint.complete);
@@ -108,9 +117,9 @@ impl Job {
     }
 
     fn rank(&self, id: u32, rank: &Rank) -> Value {
-        let log = rank.log.map(|[now, peak, messages]| {
+        let log = rank.log.map(|[now, peak, messages, budget]| {
             json!({"bytes": now, "bytes_peak": peak, "messages": messages,
-                   "largest_set": rank.log_for.0})
+                   "largest_set": rank.log_for.0, "budget": budget})
         });
         json!({
             "rank": id, "node": rank.node, "pid": rank.pid, "state": state(rank),

@@ -10,5 +10,6 @@ pub(crate) mod persisted;
 pub(crate) mod replicas;
 pub(crate) mod rollback;
 pub(crate) mod spares;
+pub(crate) mod suspensions;
 pub(crate) mod text;
 pub(crate) mod unreachable;

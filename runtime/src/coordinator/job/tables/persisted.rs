@@ -40,6 +40,8 @@ pub(crate) struct PersistedScheduler {
     pub(crate) next: u64,
     pub(crate) globals: Vec<u64>,
     pub(crate) kept: BTreeMap<u32, Vec<u64>>,
+    /// From which checkpoint on a set can be rolled back alone, since logging was suspended.
+    pub(crate) alone_from: BTreeMap<u32, u64>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -119,7 +121,7 @@ mod tests {
         let text = serde_json::to_string(&state).unwrap();
         let wanted = concat!(
             r#"{"format":0,"life":0,"size":0,"may_finish":false,"let_go":false,"#,
-            r#""lines":{"next":0,"globals":[],"kept":{}},"#,
+            r#""lines":{"next":0,"globals":[],"kept":{},"alone_from":{}},"#,
             r#""complete":[{"line":4,"kind":"global","ranks":[0],"images":[]}],"ranks":{},"#,
             r#""going":[{"set":1,"line":4,"incarnation":0,"behind":false,"with_all":false}],"#,
             r#""falls":[],"given":{},"#,
