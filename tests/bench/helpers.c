@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { BYTES = 1 << 20, NAMES = 6, REPEATS_MAX = 1001 };
@@ -32,13 +33,21 @@ typedef struct { double of[NAMES][KINDS]; } counts_t;
 static int me, size, partner;
 static char *out_buffer, *in_buffer;
 
+/* Not MPI_Wtime: what it returns is recorded where everything is on. */
+static double clock_s(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double) time.tv_sec + 1e-9 * (double) time.tv_nsec;
+}
+
 static void compute(double seconds)
 {
-    double end = MPI_Wtime() + seconds;
+    double end = clock_s() + seconds;
     volatile double x = 1;
     do
         for (int i = 0; i < 20000; i++) x = x * 1.0000001 + 1e-9;
-    while (MPI_Wtime() < end);
+    while (clock_s() < end);
 }
 
 /* Adds what one thread has done so far. */
@@ -126,13 +135,13 @@ static void exchange(void)
 static void halo(void)
 {
     int more = 1;
-    double end = MPI_Wtime() + PHASE_S;
+    double end = clock_s() + PHASE_S;
     while (more) {
         for (int i = 0; i < 20; i++) {
             compute(0.002);
             exchange();
         }
-        more = MPI_Wtime() < end;
+        more = clock_s() < end;
         MPI_Bcast(&more, 1, MPI_INT, 0, MPI_COMM_WORLD);
     }
 }
@@ -146,11 +155,11 @@ static void phase(const char *title, void (*run)(void))
 {
     counts_t sums, before, after;
     MPI_Barrier(MPI_COMM_WORLD);
-    double start = MPI_Wtime();
+    double start = clock_s();
     before = now();
     run();
     after = now();
-    double seconds = MPI_Wtime() - start;
+    double seconds = clock_s() - start;
     for (int i = 0; i < NAMES; i++)
         for (int k = 0; k < KINDS; k++) after.of[i][k] -= before.of[i][k];
     MPI_Reduce(&after, &sums, NAMES * KINDS, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
@@ -182,9 +191,9 @@ static void away(int repeats)
         }
         if (receives) {
             compute(0.020);
-            took[i] = MPI_Wtime();
+            took[i] = clock_s();
             MPI_Recv(in_buffer, BYTES, MPI_CHAR, partner, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-            took[i] = 1e6 * (MPI_Wtime() - took[i]);
+            took[i] = 1e6 * (clock_s() - took[i]);
         } else {
             MPI_Send(out_buffer, BYTES, MPI_CHAR, partner, 2, MPI_COMM_WORLD);
             compute(0.300);

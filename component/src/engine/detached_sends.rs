@@ -4,7 +4,7 @@
 use crate::determinants::set_order;
 use crate::engine::driver_state::Driver;
 use crate::engine::shared::is_installed;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 use std::thread::Thread;
 
@@ -12,8 +12,9 @@ use std::thread::Thread;
 const ANNOUNCED_BYTES: u64 = 64 << 10;
 /// Where no processor is idle a blocking send waits so long for its receiver's request before it is
 /// detached: in programs whose ranks exchange messages most requests come within that time, and
-/// nobody has to be awake for what is not detached.
-pub(crate) const PATIENCE_NS: u64 = 2_000_000;
+/// nobody has to be awake for what is not detached. The progress thread adapts it: it sees whether
+/// the program needs it.
+pub(crate) static PATIENCE_NS: AtomicU64 = AtomicU64::new(2_000_000);
 /// Starts the progress thread; set where a process begins its incarnation.
 static SPAWNER: OnceLock<fn() -> Option<Thread>> = OnceLock::new();
 

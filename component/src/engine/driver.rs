@@ -5,7 +5,7 @@
 //! resolve, endpoint, help) that do not call back into us. Without MPI_THREAD_MULTIPLE there is no
 //! lock.
 
-use crate::engine::detached_sends;
+use crate::engine::detached_sends::{self, PATIENCE_NS};
 use crate::engine::driver_state::{BURST, Clock, Driver, SECOND};
 use crate::engine::host::EngineHost;
 use crate::engine::transport_set::NetworkKind;
@@ -15,6 +15,7 @@ use crate::os::idle_processor;
 use crate::os::now_ns;
 use crate::transports::Incoming;
 use core::ptr::NonNull;
+use core::sync::atomic::Ordering;
 use rustbtl_fragments::engine::{Engine, FrameError};
 use rustbtl_fragments::ids::{PeerId, ReceiveId, SendId};
 use std::collections::{BTreeSet, VecDeque};
@@ -204,7 +205,7 @@ impl Driver {
     fn detach_at(&mut self, op: Op, id: SendId, since_ns: u64) {
         if op.is_complete() || op.id() != id.0 {
             self.undetached = None;
-        } else if now_ns().saturating_sub(since_ns) >= detached_sends::PATIENCE_NS {
+        } else if now_ns().saturating_sub(since_ns) >= PATIENCE_NS.load(Ordering::Relaxed) {
             self.undetached = None;
             // The engine knows no other operation by this number.
             if self.engine.detach_send(id) && self.host.settle(op) {

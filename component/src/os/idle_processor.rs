@@ -48,7 +48,7 @@ struct Sample {
     used_ns: u64,
 }
 
-/// Are there more processors than ranks on this node? Until it is measured this is the answer.
+/// Are there more processors than ranks on this node? Until it is measured none is idle.
 pub fn allow(more_processors_than_ranks: bool) {
     NODE.allow(more_processors_than_ranks);
 }
@@ -81,7 +81,7 @@ impl IdleProcessor {
 
     fn allow(&self, allowed: bool) {
         self.allowed.store(allowed, Ordering::Relaxed);
-        self.idle.store(allowed, Ordering::Relaxed);
+        self.idle.store(false, Ordering::Relaxed);
         // Maybe another node, with another clock.
         self.found_ns.store(0, Ordering::Relaxed);
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -188,8 +188,8 @@ mod tests {
         assert!(!node.is_there(now_ns()) && !node.is_old(u64::MAX));
         node.allow(true);
         assert!(node.is_old(now_ns()), "nothing is known yet");
-        assert!(node.is_there(now_ns()), "the ranks alone leave one");
-        assert!(!node.is_old(now_ns()) || node.found_ns.load(Ordering::Relaxed) > 0);
+        assert!(!node.is_there(now_ns()), "there is only one sample");
+        assert!(node.found_ns.load(Ordering::Relaxed) > 0);
     }
 
     #[test]

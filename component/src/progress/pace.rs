@@ -18,6 +18,10 @@ const LINGERS: u32 = 20;
 /// The same where no processor is idle.
 const LINGERS_FULL: u32 = 1;
 
+/// How long a blocking send waits for its receiver's request before it is detached, where no
+/// processor is idle: at first, at least and at most.
+const PATIENCE_NS: [u64; 3] = [2_000_000, 500_000, 16_000_000];
+
 /// What the thread does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
@@ -41,7 +45,7 @@ pub struct Program {
 }
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Pace {
     /// Calls of the program when it was looked after last.
     seen: Option<usize>,
@@ -51,9 +55,25 @@ pub struct Pace {
     detaches: usize,
     /// Pauses in which none was.
     quiet: u32,
+    /// One was when it looked last, and it has left it to the program.
+    waited: bool,
+    patience_ns: u64,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        let patience_ns = PATIENCE_NS[0];
+        Self { seen: None, doubled: 0, detaches: 0, quiet: 0, waited: false, patience_ns }
+    }
 }
 
 impl Pace {
+    /// How long a blocking send should wait before it is detached. A program that was back in MPI
+    /// before its receiver asked has won nothing by that, and the thread was awake for nothing.
+    pub fn patience_ns(&self) -> u64 {
+        self.patience_ns
+    }
+
     /// The thread is awake. `idle`: a processor is.
     pub fn next(&mut self, idle: bool, program: Program) -> Step {
         let Program { detached, detaches, calls } = program;
@@ -61,6 +81,10 @@ impl Pace {
             if idle { (PAUSE, LINGERS) } else { (PAUSE_FULL, LINGERS_FULL) };
         let others = core::mem::replace(&mut self.detaches, detaches) != detaches;
         if !detached {
+            // One is gone, without this thread.
+            if core::mem::take(&mut self.waited) | others {
+                self.patience_ns = (2 * self.patience_ns).min(PATIENCE_NS[2]);
+            }
             self.quiet = if others { 0 } else { self.quiet + 1 };
             if self.quiet < lingers {
                 return Step::Pause(most);
@@ -70,11 +94,12 @@ impl Pace {
         }
         self.quiet = 0;
         if self.seen.replace(calls) == Some(calls) {
-            self.doubled = 0;
+            (self.doubled, self.waited, self.patience_ns) = (0, false, PATIENCE_NS[1]);
             return Step::Poll;
         }
         let pause = (first * (1 << self.doubled)).min(most);
         self.doubled += u32::from(pause < most);
+        self.waited = true;
         Step::Pause(pause)
     }
 
@@ -142,6 +167,22 @@ mod tests {
             assert_eq!(pause(pace.next(true, QUIET)), PAUSE[1]);
         }
         assert_eq!(pace.next(true, QUIET), Step::Sleep);
+    }
+
+    #[test]
+    fn blocking_sends_are_detached_soon_where_the_program_computes_then() {
+        let mut pace = Pace::default();
+        let mut after = |program| {
+            pace.next(false, program);
+            pace.patience_ns()
+        };
+        for detaches in 1..6 {
+            after(Program { detached: true, detaches, calls: detaches });
+            after(Program { detaches, ..QUIET });
+        }
+        assert_eq!(after(Program { detaches: 5, ..QUIET }), PATIENCE_NS[2], "always back in MPI");
+        after(detached(50));
+        assert_eq!(after(detached(50)), PATIENCE_NS[1], "it computes");
     }
 
     #[test]

@@ -18,7 +18,7 @@
 //!   one of complete operations but where MPI allows calls from all threads.
 
 use crate::engine::detached_sends::{
-    ASLEEP, CALLS, DETACHED, DETACHES, OVER, count_call, lacks_room,
+    ASLEEP, CALLS, DETACHED, DETACHES, OVER, PATIENCE_NS, count_call, lacks_room,
 };
 use crate::engine::shared::{Shared, shared};
 use crate::engine::transport_set::NETWORKS;
@@ -82,7 +82,9 @@ fn work(shared: &'static Shared) {
             detaches: DETACHES.load(Ordering::Relaxed),
             calls: CALLS.load(Ordering::Relaxed),
         };
-        match pace.next(idle_processor::is_there(), program) {
+        let step = pace.next(idle_processor::is_there(), program);
+        PATIENCE_NS.store(pace.patience_ns(), Ordering::Relaxed);
+        match step {
             Step::Pause(pause) => std::thread::sleep(pause),
             Step::Sleep => sleep(),
             Step::Poll => {
