@@ -4,6 +4,7 @@
 use crate::determinants::set_order;
 use crate::engine::driver_state::Driver;
 use crate::engine::shared::is_installed;
+use crate::os::idle_processor;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 use std::thread::Thread;
@@ -45,13 +46,38 @@ fn who() -> Option<&'static Thread> {
     WHO.get_or_init(|| SPAWNER.get().and_then(|start| start())).as_ref()
 }
 
+/// The program's one thread in MPI is in a blocking send, from the moment on at which that is not
+/// complete: it polls until it is. What lacks room meanwhile most often goes before it ends.
+static WAITING: AtomicBool = AtomicBool::new(false);
+
+/// A blocking send is not complete; its call waits for it next.
+#[inline]
+pub(crate) fn begin_wait() {
+    WAITING.store(true, Ordering::Relaxed);
+}
+
+/// Is the program in such a call?
+#[inline]
+pub(crate) fn is_waiting() -> bool {
+    WAITING.load(Ordering::Relaxed)
+}
+
+/// The call returns: what is not sent now needs the progress thread (its T1).
+#[inline(never)]
+pub(crate) fn end_wait(driver: &Driver) {
+    WAITING.store(false, Ordering::Relaxed);
+    count_call(driver);
+}
+
 /// The program has sent something, or polled.
 #[inline]
 pub fn count_call(driver: &Driver) {
     // Who writes has the process to himself.
     CALLS.store(CALLS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     let detached = driver.engine.detached_sends() + usize::from(lacks_room(driver));
-    if DETACHED.load(Ordering::Relaxed) != detached {
+    let before = DETACHED.load(Ordering::Relaxed);
+    let later = detached > before && is_waiting() && !idle_processor::was_there();
+    if before != detached && !later {
         set(detached);
     }
 }

@@ -74,6 +74,10 @@ pub(crate) fn send_slow(
     if to_another_node {
         driver.host.sent();
     }
+    if matches!(sent, Ok(SendOutcome::Pending(_))) && !complete && op.on_stack() && !shared.threads
+    {
+        detached_sends::begin_wait();
+    }
     detached_sends::count_call(&driver);
     let code = match sent {
         Ok(_) if complete && !gathered => DONE,

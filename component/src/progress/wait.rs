@@ -2,6 +2,7 @@
 //! that waits must not keep another one of the node from running.
 
 use crate::engine::deferred_receives;
+use crate::engine::detached_sends;
 use crate::engine::driver_state::Unposted;
 use crate::engine::shared::Shared;
 use crate::ffi::operation::Op;
@@ -23,6 +24,15 @@ pub fn wait(shared: &'static Shared, op: Op) -> i32 {
     if shared.threads {
         return wait_with_threads(shared, op);
     }
+    let code = wait_alone(shared, op);
+    if detached_sends::is_waiting() {
+        detached_sends::end_wait(&shared.enter());
+    }
+    code
+}
+
+#[inline(always)]
+fn wait_alone(shared: &'static Shared, op: Op) -> i32 {
     // The short wait: most answers are on their way already.
     if shared.enter().idle.oversubscribed {
         return wait_crowded(shared, op);
