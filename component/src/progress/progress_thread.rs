@@ -13,8 +13,8 @@
 //! Source: docs/adr/0015.
 //!
 //! Invariants:
-//! * T1 While the thread sleeps for good, no send is late, or the one who makes it late wakes it: at
-//!   once, or where a blocking call returns that polls until then.
+//! * T1 While the thread sleeps for good, no send is late, or the one who makes it late wakes it:
+//!   at once, or where a blocking call returns that polls until then.
 //! * T2 It touches the process only where the program is kept out (`Shared::take`), and notifies no
 //!   one of complete operations but where MPI allows calls from all threads.
 

@@ -53,6 +53,8 @@ pub enum Unit {
     MBs,
     /// Events a second.
     PerSecond,
+    /// Context switches a second: the fewer the better.
+    Switches,
     /// Of a processor's time.
     Percent,
     /// Seconds.
@@ -277,11 +279,11 @@ fn helpers() -> Vec<Row> {
     let mut rows = Vec::new();
     for at in [0, 1] {
         let goal = Goal::AtMost(1.2);
-        rows.push(part(at, Unit::PerSecond).labelled("halo-preempted", 0, goal));
-        rows.push(part(at, Unit::PerSecond).labelled("computes-preempted", 0, goal));
+        rows.push(part(at, Unit::Switches).labelled("halo-preempted", 0, goal));
+        rows.push(part(at, Unit::Switches).labelled("computes-preempted", 0, goal));
         rows.push(part(at, Unit::Us).labelled("away", 1 << 20, Goal::Shown));
     }
-    rows.extend(HALO.map(|metric| part(2, Unit::PerSecond).labelled(metric, 0, Goal::Shown)));
+    rows.extend(HALO.map(|metric| part(2, Unit::Switches).labelled(metric, 0, Goal::Shown)));
     rows.extend(COMPUTES.map(|metric| part(2, Unit::Percent).labelled(metric, 0, Goal::Shown)));
     rows
 }
