@@ -48,7 +48,7 @@ pub struct Plan {
     pub program: usize,
     /// Nodes, and ranks on each.
     pub shape: Shape,
-    /// Option and value, in turn.
+    /// Options, with their values.
     pub faults: Vec<String>,
 }
 
@@ -73,6 +73,18 @@ impl Plan {
                 ("--kill-rank", chance.below(u64::from(shape.0 * shape.1)) as u32)
             };
             faults.extend([option.to_owned(), format!("{who}@{at:.3}")]);
+        }
+        // Logs that are full all the time, and checkpoints that resume logging.
+        if chance.below(3) == 0 {
+            let interval = format!("{:.2}", chance.between(0.4, 2.0));
+            for (name, value) in [
+                ("log_budget", "256k"),
+                ("log_segment_max", "64k"),
+                ("checkpoint_interval", &interval),
+            ] {
+                let name = format!("vprotocol_correlated_{name}");
+                faults.extend(["--mca".to_owned(), name, value.to_owned()]);
+            }
         }
         Plan { program, shape, faults }
     }
@@ -130,6 +142,13 @@ impl LiveRun {
         if events.contains("all ranks were past MPI_Finalize") || after && outcome.code == 137 {
             self.note = ", failed after MPI_Finalize";
             return outcome.must(outcome.code != 124, "it should have ended");
+        }
+        if events.contains("\"event\":\"logging_suspended\"") {
+            self.note = if events.contains("\"event\":\"global_rollback\"") {
+                ", logging was suspended, global rollback"
+            } else {
+                ", logging was suspended"
+            };
         }
         program.must_answer(&outcome, scratch, &known.answer)?;
         outcome.must(!outcome.said().contains("still running"), "something was left behind")

@@ -49,7 +49,7 @@ pub enum Moment {
 }
 
 /// Events at which something may break.
-const EVENTS: [&str; 14] = [
+const EVENTS: [&str; 16] = [
     "checkpoint_aborted",
     "ready",
     "checkpoint_started",
@@ -64,6 +64,8 @@ const EVENTS: [&str; 14] = [
     "failover_started",
     "failover_completed",
     "not_replayable",
+    "logging_suspended",
+    "logging_resumed",
 ];
 
 /// `EVENT@K=WHO`: when an event is logged for the K-th time, somebody is killed.
