@@ -23,6 +23,7 @@ use crate::checkpoint::log_pressure::LogPressure;
 use crate::checkpoint::state::{
     Checkpoint, DeterminantFlush, Ending, LogFullReaction, Phases, Sharing,
 };
+use crate::engine::acknowledging::ACKNOWLEDGE_AFTER;
 use crate::engine::shared::ExclusiveGuard;
 use crate::engine::shared::shared;
 use crate::ffi::verbose;
@@ -34,14 +35,11 @@ use crate::sync::checkpoint_signals::{CheckpointSignals, SIGNALS, count};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use rustbtl_coordination::control::{CheckpointId, FromRank, ReplayBlocker, ToRank};
 use rustbtl_coordination::quiescence::{CheckpointAnswer, CheckpointRefusal, Input, Quiescence};
-use rustbtl_fragments::engine::{AcknowledgeAfter, ReceivedVector};
+use rustbtl_fragments::engine::ReceivedVector;
 use rustbtl_fragments::ids::{PeerId, SetId};
 use rustbtl_process::freeze::Freezer;
 use std::collections::BTreeMap;
 
-/// What a peer's log may hold of messages that are received here, while they are acknowledged.
-pub(crate) const ACKNOWLEDGE_AFTER: AcknowledgeAfter =
-    AcknowledgeAfter { bytes: 1 << 20, messages: 1024 };
 /// How often MPI_Init is asked whether it is over.
 pub(crate) const INIT_POLL_MS: i32 = 2;
 /// How often a process that was restarted alone is asked whether its replay is complete.

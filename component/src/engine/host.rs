@@ -65,6 +65,8 @@ pub struct EngineHost {
     pub log: PayloadLog<LogMemory>,
     /// What that costs.
     pub log_cost: LogCost,
+    /// By peer: it has acknowledged what it has received, and was not late with that since.
+    pub(crate) acknowledges: Vec<bool>,
     /// Messages that are not all in the log yet.
     pub(crate) pending_copies: PendingLogCopies,
     /// Nonblocking sends whose frames TCP gathers: they are complete when it has pushed them out,
@@ -121,6 +123,7 @@ impl EngineHost {
             transports: TransportSet::default(),
             log,
             log_cost,
+            acknowledges: Vec::new(),
             pending_copies: PendingLogCopies::default(),
             gathered: Vec::new(),
             burst: Burst::default(),
@@ -300,14 +303,6 @@ impl EngineHost {
         }
     }
 
-    /// Something was copied into the log since `begin`.
-    #[inline]
-    pub(crate) fn count_log_cost(&mut self, begin: u64) {
-        if self.log_cost.end(begin) {
-            crate::sync::checkpoint_signals::log_over_budget();
-        }
-    }
-
     /// A frame from anywhere to anybody.
     #[inline(never)]
     fn transmit_any(
@@ -410,7 +405,8 @@ impl Host for EngineHost {
         let long = entry.bytes > COPIED_FIRST_BYTES;
         if long && self.copy_later && op.convertor().is_none() && self.is_pushed_to(entry.to) {
             let record = self.log.append(entry, |_| ())?;
-            self.pending_copies.add(&mut self.log, record, op);
+            let acknowledged_by = self.acknowledging(entry.to, entry.bytes);
+            self.pending_copies.add(&mut self.log, record, op, acknowledged_by);
             self.check_log_pressure();
             return Ok(record);
         }
@@ -443,6 +439,7 @@ impl Host for EngineHost {
 
     fn log_acknowledged(&mut self, to: PeerId, received: &ReceivedVector) {
         if let Some(set) = self.set_of(to) {
+            self.set_acknowledges(to, true);
             self.trim_log(set, |entry| entry.to == to && received.is_complete(entry));
         }
     }

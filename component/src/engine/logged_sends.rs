@@ -32,6 +32,14 @@ impl EngineHost {
         over
     }
 
+    /// Something was copied into the log since `begin`.
+    #[inline]
+    pub(crate) fn count_log_cost(&mut self, begin: u64) {
+        if self.log_cost.end(begin) {
+            crate::sync::checkpoint_signals::log_over_budget();
+        }
+    }
+
     /// The program does not wait for the end of an operation: nothing of it may be left to be
     /// copied when it knows otherwise that it is over.
     pub fn release(&mut self, op: Op) {
@@ -69,6 +77,9 @@ impl EngineHost {
         let begin = self.log_cost.begin();
         let copied = self.pending_copies.step();
         self.count_log_cost(begin);
+        if let Some(peer) = self.pending_copies.take_overdue() {
+            self.set_acknowledges(peer, false);
+        }
         match copied? {
             Copied::Before(op) => Some(op),
             Copied::Last(op) => {

@@ -1,6 +1,7 @@
 //! The driver of the message engine: its state, what it does for the engine, how frames leave and
 //! come in. Below it are locks, FFI, log, peers and determinants; above it whoever calls MPI.
 
+pub mod acknowledging;
 pub mod burst;
 pub mod channels;
 pub mod deferred_receives;

@@ -2,6 +2,7 @@
 
 use crate::checkpoint::state::LogFullReaction;
 use crate::checkpoint::thread;
+use crate::engine::acknowledging::ACKNOWLEDGE_AFTER;
 use crate::engine::detached_sends;
 use crate::engine::driver_state::Driver;
 use crate::engine::host::EngineHost;
@@ -211,7 +212,7 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &JobInfo) -> Started {
         engine.verify_sends();
     }
     if config.trim_received != 0 {
-        engine.set_acknowledging(Some(thread::ACKNOWLEDGE_AFTER));
+        engine.set_acknowledging(Some(ACKNOWLEDGE_AFTER));
     }
     let mut driver = Driver::new(engine, host, idle);
     driver.grace_ns = u64::from(config.peer_loss_timeout) * 1_000_000;

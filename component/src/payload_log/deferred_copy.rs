@@ -7,6 +7,10 @@
 //! has done with it and all of it is in the log is the send complete, so the buffer stays as it is
 //! until then.
 //!
+//! While logging towards its receiver is suspended a very long message is acknowledged when it has
+//! arrived, and dropped: its copy is put off as long as something of it moves, and for a while
+//! after that, and mostly never made.
+//!
 //! Invariants:
 //! * U1 Nothing is read from a record before all of it is copied.
 //! * U2 The end of an operation is reported once, and not before all of it is in the record and the
@@ -19,12 +23,17 @@
 //!   receiver that it has everything may take the buffer away (MPI 3.1 section 3.7.3).
 
 use crate::ffi::operation::Op;
+use crate::os::ticks;
 use crate::payload_log::copy_thread::{Copy, LogCopier};
 use crate::payload_log::memory::LogMemory;
+use core::cell::Cell;
 use rustbtl_checkpoint::PayloadLog;
-use rustbtl_fragments::ids::LogRecord;
+use rustbtl_fragments::ids::{LogRecord, PeerId};
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// A copy that is put off is made when nothing of its message has moved for so long: some 2 ms.
+const PATIENCE_TICKS: u64 = 5_000_000;
 
 #[derive(Debug)]
 struct Message {
@@ -35,6 +44,17 @@ struct Message {
     copied: bool,
     /// The engine has done with it: C has to be notified of the operation.
     sent: bool,
+    /// Its receiver is expected to acknowledge it.
+    acknowledged_by: Option<PeerId>,
+    /// When something of it was sent last, in ticks.
+    moved: Cell<u64>,
+}
+
+impl Message {
+    /// Is its copy not to be made yet?
+    fn is_put_off(&self, now: u64) -> bool {
+        self.acknowledged_by.is_some() && now.saturating_sub(self.moved.get()) < PATIENCE_TICKS
+    }
 }
 
 /// An operation all of which is in the log now.
@@ -55,6 +75,8 @@ pub struct PendingLogCopies {
     /// There is a processor for a thread that copies.
     may_share: bool,
     copier: Option<LogCopier>,
+    /// A receiver that did not acknowledge in time.
+    overdue: Option<PeerId>,
 }
 
 impl PendingLogCopies {
@@ -75,8 +97,15 @@ impl PendingLogCopies {
         self.uncopied > 0
     }
 
-    /// This record has no contents yet; they are those of `op`.
-    pub fn add(&mut self, log: &mut PayloadLog<LogMemory>, record: LogRecord, op: Op) {
+    /// This record has no contents yet; they are those of `op`. `acknowledged_by`: its receiver,
+    /// if it is expected to acknowledge the message soon after it has arrived.
+    pub fn add(
+        &mut self,
+        log: &mut PayloadLog<LogMemory>,
+        record: LogRecord,
+        op: Op,
+        acknowledged_by: Option<PeerId>,
+    ) {
         let Some(into) = log.payload_mut(record) else { return };
         // SAFETY: the program's buffer, which stays unchanged until the send is complete.
         let from = unsafe { op.slice(0, op.bytes()) };
@@ -84,11 +113,13 @@ impl PendingLogCopies {
         // or writes its contents meanwhile (U1).
         let copy = Arc::new(unsafe { Copy::new(from, into.as_mut_ptr()) });
         // A single one is copied while the network is busy with it, and nearer to the caches.
-        if self.may_share && self.uncopied > 0 {
+        if self.may_share && self.uncopied > 0 && acknowledged_by.is_none() {
             self.offer(&copy);
         }
         self.uncopied += 1;
-        self.messages.push_back(Message { record, op, copy, copied: false, sent: false });
+        let moved = Cell::new(ticks());
+        let (copied, sent) = (false, false);
+        self.messages.push_back(Message { record, op, copy, copied, sent, acknowledged_by, moved });
     }
 
     fn offer(&mut self, copy: &Arc<Copy>) {
@@ -107,10 +138,19 @@ impl PendingLogCopies {
         self.messages.iter().rposition(|message| message.record == record)
     }
 
-    /// Where the bytes of a record are to be read, if not in the record.
+    /// Where the bytes of a record are to be read, if not in the record. They are sent.
     #[inline]
     pub fn source(&self, record: LogRecord) -> Option<Op> {
-        self.find(record).map(|at| self.messages[at].op)
+        let message = &self.messages[self.find(record)?];
+        if message.acknowledged_by.is_some() {
+            message.moved.set(ticks());
+        }
+        Some(message.op)
+    }
+
+    /// A receiver that was expected to acknowledge, and did not in time.
+    pub fn take_overdue(&mut self) -> Option<PeerId> {
+        self.overdue.take()
     }
 
     /// Is all of a message in the record by now?
@@ -132,7 +172,10 @@ impl PendingLogCopies {
     /// Copy a little of the oldest message that nobody has begun to copy the rest of. Gives an
     /// operation all of which is in the log now.
     pub fn step(&mut self) -> Option<Copied> {
-        if let Some(message) = self.messages.iter().find(|message| !message.copy.is_begun()) {
+        let now = ticks();
+        let may = |message: &&Message| !message.copy.is_begun() && !message.is_put_off(now);
+        if let Some(message) = self.messages.iter().find(may) {
+            self.overdue = message.acknowledged_by.filter(|_| message.sent).or(self.overdue);
             message.copy.step();
         }
         let is_new = |of: &Message| !of.copied && of.copy.is_done();
@@ -248,7 +291,7 @@ mod tests {
         let mut log = PayloadLog::new(LogMemory::new(None, 0), LogLimits::default());
         let record = log.append(&entry(op), |_| ()).unwrap();
         let mut pending_copies = PendingLogCopies::default();
-        pending_copies.add(&mut log, record, op);
+        pending_copies.add(&mut log, record, op, None);
         assert_eq!(pending_copies.step(), None);
         assert_eq!(pending_copies.source(record), Some(op), "U1: read from the program's buffer");
         assert!(!pending_copies.settle(op, 1000), "it is too long to be copied at once");
@@ -262,13 +305,13 @@ mod tests {
         }
         assert_eq!(over, Some(Copied::Last(op)));
         assert_eq!(log.payload(record), data);
-        pending_copies.add(&mut log, record, op);
+        pending_copies.add(&mut log, record, op, None);
         assert!(pending_copies.settle(op, u64::MAX) && pending_copies.is_empty());
 
         // All of the first is in the log, and the engine has not done with it: on to the second.
         let second = log.append(&entry(op), |_| ()).unwrap();
-        pending_copies.add(&mut log, record, op);
-        pending_copies.add(&mut log, second, op);
+        pending_copies.add(&mut log, record, op, None);
+        pending_copies.add(&mut log, second, op, None);
         assert!(!pending_copies.is_logged(op));
         let seen: Vec<Copied> = (0..20).filter_map(|_| pending_copies.step()).collect();
         assert_eq!(seen, [Copied::Before(op); 2], "U2: the engine has not done with them");
@@ -289,7 +332,7 @@ mod tests {
         let mut pending_copies = PendingLogCopies::default();
         let records = [one, other].map(|op| {
             let record = log.append(&entry(op), |_| ()).unwrap();
-            pending_copies.add(&mut log, record, op);
+            pending_copies.add(&mut log, record, op, None);
             record
         });
         assert!(!pending_copies.release(one), "the engine has not done with it");
@@ -328,7 +371,7 @@ mod tests {
             .map(|at| {
                 let entry = LogEntry { sequence: MessageSeq(at as u64), ..entry(ops[at]) };
                 let record = log.append(&entry, |into| into.fill(0)).unwrap();
-                pending_copies.add(&mut log, record, ops[at]);
+                pending_copies.add(&mut log, record, ops[at], None);
                 record
             })
             .collect();
@@ -362,7 +405,7 @@ mod tests {
         let mut log = PayloadLog::new(LogMemory::new(None, 0), LogLimits::default());
         let mut pending_copies = PendingLogCopies::default();
         let record = log.append(&entry(op), |_| ()).unwrap();
-        pending_copies.add(&mut log, record, op);
+        pending_copies.add(&mut log, record, op, None);
         assert!(!pending_copies.settle(op, 0));
         // As the thread does it.
         pending_copies.messages[0].copy.finish();
@@ -384,7 +427,7 @@ mod tests {
             for (at, &op) in ops.iter().enumerate() {
                 let entry = LogEntry { sequence: MessageSeq(at as u64), ..entry(op) };
                 let record = log.append(&entry, |_| ()).unwrap();
-                pending_copies.add(&mut log, record, op);
+                pending_copies.add(&mut log, record, op, None);
             }
             let mut over: Vec<Op> =
                 ops[..6].iter().filter(|&&op| pending_copies.settle(op, 0)).copied().collect();
@@ -405,5 +448,41 @@ mod tests {
             assert!(rows.iter().all(is_intact), "U3: round {round}");
             log.trim(SetId(1), |_| true);
         }
+    }
+
+    #[test]
+    fn what_will_be_acknowledged_is_copied_only_when_that_does_not_come() {
+        let mut data: Vec<u8> = (0..300_000u32).map(|i| (i / 7) as u8).collect();
+        let mut operation = operation(&mut data);
+        // SAFETY: it lives to the end of the test.
+        let op = unsafe { Op::new(&mut operation) }.unwrap();
+        let mut log = PayloadLog::new(LogMemory::new(None, 0), LogLimits::default());
+        let record = log.append(&entry(op), |_| ()).unwrap();
+        let mut pending_copies = PendingLogCopies::default();
+        pending_copies.add(&mut log, record, op, Some(PeerId(1)));
+        assert!(!pending_copies.settle(op, 1000) && pending_copies.step().is_none());
+        assert!(!pending_copies.messages[0].copy.is_begun(), "put off");
+        // It is acknowledged.
+        let mut at = 0;
+        assert_eq!(pending_copies.drop_copy(&mut at, |of| of == record), Some(op), "U2");
+        assert!(pending_copies.is_empty() && !pending_copies.has_uncopied());
+        // It is not.
+        pending_copies.add(&mut log, record, op, Some(PeerId(1)));
+        assert!(!pending_copies.settle(op, 1000));
+        let long_ago = ticks() - PATIENCE_TICKS;
+        let wait = |pending_copies: &PendingLogCopies| {
+            pending_copies.messages[0].moved.set(long_ago);
+        };
+        wait(&pending_copies);
+        assert_eq!(pending_copies.source(record), Some(op));
+        assert!(pending_copies.step().is_none() && pending_copies.take_overdue().is_none());
+        assert!(!pending_copies.messages[0].copy.is_begun(), "something of it has moved");
+        wait(&pending_copies);
+        let over = (0..20).find_map(|_| pending_copies.step());
+        assert_eq!(
+            (over, pending_copies.take_overdue()),
+            (Some(Copied::Last(op)), Some(PeerId(1)))
+        );
+        assert_eq!(log.payload(record), data);
     }
 }

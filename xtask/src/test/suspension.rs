@@ -1,6 +1,6 @@
-//! Logging towards sets is suspended, since it costs too much or logs are full, and resumed by their
-//! next checkpoint: at any moment of that, whoever fails is recovered, alone or with all others, and
-//! the answer is that of an undisturbed run (docs/adr/0026).
+//! Logging towards sets is suspended, since it costs too much or logs are full, and resumed by
+//! their next checkpoint: at any moment of that, whoever fails is recovered, alone or with all
+//! others, and the answer is that of an undisturbed run (docs/adr/0026).
 
 use super::job::{Outcome, TestJob};
 use super::local_storage;

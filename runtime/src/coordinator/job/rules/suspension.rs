@@ -27,6 +27,10 @@ impl Job {
         set: SetId,
         [spent_ns, elapsed_ns]: [u64; 2],
     ) {
+        if self.members(&[set]).is_empty() {
+            // Of a job that was spawned: nobody takes checkpoints of it.
+            return;
+        }
         let refused = match self.request_suspension(now, set) {
             Ok(()) => {
                 if !self.suspensions.sets().contains(&set) {
