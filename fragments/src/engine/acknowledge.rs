@@ -33,7 +33,8 @@ const ENTRIES_PER_MESSAGE: u64 = 16;
 /// What was acknowledged to a peer, and what it acknowledges.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Acknowledged {
-    /// Traffic from it when it was sent an acknowledgement last.
+    /// Traffic from it when it was sent an acknowledgement last; with payloads that have been
+    /// announced since, without those that have come since and were announced before.
     messages: u64,
     bytes: u64,
     /// Entries of that.
@@ -48,9 +49,19 @@ impl Acknowledged {
         self.arriving = ReceivedVector::default();
     }
 
+    /// A message is announced: it counts when its payload is there.
+    pub(super) fn announced(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    /// Its payload is there.
+    pub(super) fn completed(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
     fn is_due(&self, traffic: &Traffic, after: AcknowledgeAfter) -> bool {
-        let messages = traffic.received_messages - self.messages;
-        let bytes = traffic.received_bytes - self.bytes;
+        let messages = traffic.received_messages.saturating_sub(self.messages);
+        let bytes = traffic.received_bytes.saturating_sub(self.bytes);
         let worth = messages.max(bytes >> 10) >= self.entries / ENTRIES_PER_MESSAGE;
         (bytes >= after.bytes || messages >= after.messages) && worth
     }

@@ -194,6 +194,7 @@ impl<H: Host> Engine<H> {
         }
         self.accept(host, from, header, total, 0)?;
         let key = Key { context: header.context, source: header.source, tag: header.tag };
+        self.peer(from).acknowledged.announced(total);
         self.arrive_announced(host, from, key, header.sequence, total, announced, inline);
         Ok(())
     }

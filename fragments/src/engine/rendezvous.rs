@@ -80,8 +80,13 @@ impl<H: Host> Engine<H> {
     /// Take a finished receive out of the table.
     pub(super) fn end_receive(&mut self, host: &H, slot: u32) -> (H::Token, Status) {
         let receive = self.receives.take(slot);
-        if receive.progress.is_in_flight() && !self.peer(receive.peer).outgoing {
-            self.in_flight -= 1;
+        if receive.progress.is_in_flight() {
+            let peer = self.peer(receive.peer);
+            if peer.outgoing {
+                peer.acknowledged.completed(receive.total);
+            } else {
+                self.in_flight -= 1;
+            }
         }
         let status = Status {
             source: CommRank(receive.key.source),
