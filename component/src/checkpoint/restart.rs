@@ -157,7 +157,9 @@ impl Checkpoint {
     /// Ranks of a lost node that go on here need processors, too.
     fn count_neighbours(&self, driver: &mut Driver) {
         let here = driver.neighbours.len() + 1;
-        driver.idle.oversubscribed = here > self.transport_setup.processors as usize;
+        let processors = self.transport_setup.processors as usize;
+        driver.idle.oversubscribed = here > processors;
+        crate::os::idle_processor::allow(processors > here);
     }
 
     fn reconnect(&self, driver: &mut Driver, endpoints: &[RankEndpoint], restarted: &[PeerId]) {

@@ -9,7 +9,7 @@
 //! a rank: it is gathered until the answer has come and [`PACE_MS`] are over. If the connection
 //! breaks, the checkpoint thread resends by way of the guardian.
 
-use crate::determinants::outbox::{DeterminantBatch, take_batch};
+use crate::determinants::outbox::{DeterminantBatch, outbox, take_batch};
 use crate::determinants::set_order::{is_held, must_flush, set_stable};
 use crate::os::now_ns;
 use crate::sync::checkpoint_signals;
@@ -190,6 +190,11 @@ impl CoordinatorLink {
             return BatchSend::NotOpen;
         }
         if !now && !unstable.is_time() {
+            // Nothing of nobody needs no time: the checkpoint thread would come for it, find that
+            // it has just been here, and come again.
+            if outbox().is_empty() {
+                return BatchSend::Sent;
+            }
             self.has_unsent.store(true, Ordering::Relaxed);
             // Who takes in the answer sees to it.
             return if unstable.batches.is_empty() { BatchSend::Later } else { BatchSend::Sent };
@@ -252,8 +257,8 @@ impl CoordinatorLink {
             return false;
         };
         self.has_unsent.store(false, Ordering::Relaxed);
-        *sent_ns = now_ns();
         while let Some(batch) = take_batch() {
+            *sent_ns = now_ns();
             let message = batch.message(*incarnation);
             batches.push_back(batch);
             let first = core::mem::take(&mut waits).then_some(FromRank::FrameGated {});
@@ -374,7 +379,6 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::determinants::outbox::outbox;
     use crate::determinants::set_order::COUNTS;
     use crate::transports::set_memory::Counts;
     use std::net::TcpListener;
@@ -490,6 +494,8 @@ mod tests {
         assert_eq!(link.send(false), BatchSend::Sent, "the first");
         until(link, || !link.awaits_answer());
         link.lock().sent_ns = u64::MAX;
+        assert!(link.send(false) == BatchSend::Sent && !link.has_unsent(), "there is nothing");
+        assert!(link.set_polled(false), "nobody has to come for it");
         record(1);
         assert_eq!(link.send(false), BatchSend::Later);
         link.poll();

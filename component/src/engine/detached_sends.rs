@@ -10,6 +10,10 @@ use std::thread::Thread;
 
 /// Messages above this are announced by all transports.
 const ANNOUNCED_BYTES: u64 = 64 << 10;
+/// Where no processor is idle a blocking send waits so long for its receiver's request before it is
+/// detached: in programs whose ranks exchange messages most requests come within that time, and
+/// nobody has to be awake for what is not detached.
+pub(crate) const PATIENCE_NS: u64 = 2_000_000;
 /// Starts the progress thread; set where a process begins its incarnation.
 static SPAWNER: OnceLock<fn() -> Option<Thread>> = OnceLock::new();
 
@@ -20,6 +24,8 @@ pub fn set_spawner(start: fn() -> Option<Thread>) {
 
 /// Sends that are complete for the program and not sent.
 pub(crate) static DETACHED: AtomicUsize = AtomicUsize::new(0);
+/// How often sends were detached while none was, or fewer were.
+pub(crate) static DETACHES: AtomicUsize = AtomicUsize::new(0);
 /// How often the program was in MPI, or this thread in its place.
 pub(crate) static CALLS: AtomicUsize = AtomicUsize::new(0);
 /// The thread sleeps until a send is detached.
@@ -58,6 +64,10 @@ pub(crate) fn lacks_room(driver: &Driver) -> bool {
 
 #[inline(never)]
 fn set(detached: usize) {
+    if detached > DETACHED.load(Ordering::Relaxed) {
+        // Who writes has the process to himself.
+        DETACHES.store(DETACHES.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
     // [detached] before ASLEEP is read; the thread does it the other way round.
     DETACHED.store(detached, Ordering::SeqCst);
     if detached > 0

@@ -11,6 +11,8 @@ use crate::engine::host::EngineHost;
 use crate::engine::transport_set::NetworkKind;
 use crate::engine::wait_policy::WaitPolicy;
 use crate::ffi::operation::Op;
+use crate::os::idle_processor;
+use crate::os::now_ns;
 use crate::transports::Incoming;
 use core::ptr::NonNull;
 use rustbtl_fragments::engine::{Engine, FrameError};
@@ -47,6 +49,7 @@ impl Driver {
             replaying: false,
             deferred: VecDeque::new(),
             unprotected_ns: 0,
+            undetached: None,
             fruitless: 0,
             reported: false,
             unposted: 0,
@@ -176,11 +179,39 @@ impl Driver {
     /// asked for it, and somebody answers when that does. Where the receiver has asked, to push it
     /// out now is quicker than to leave it to the thread (docs/adr/0015).
     pub fn detach_send(&mut self, op: Op) -> bool {
-        self.host.sets_are_nodes
+        let may = self.host.sets_are_nodes
             && detached_sends::for_send(op.bytes())
-            && self.host.is_logged(op)
-            && self.engine.detach_send(SendId(op.id()))
-            && self.host.settle(op)
+            && self.host.is_logged(op);
+        if may && op.on_stack() && !self.host.threads && !idle_processor::was_there() {
+            // Its receiver most often asks for it within a moment.
+            self.undetached = Some((SendId(op.id()), now_ns()));
+            return false;
+        }
+        may && self.engine.detach_send(SendId(op.id())) && self.host.settle(op)
+    }
+
+    /// A blocking call waits for this operation. If it is a send that may be detached and has
+    /// waited for its receiver's request for long enough, it is complete now.
+    #[inline]
+    pub fn detach_waiting_send(&mut self, op: Op) {
+        if let Some((id, since_ns)) = self.undetached {
+            self.detach_at(op, id, since_ns);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn detach_at(&mut self, op: Op, id: SendId, since_ns: u64) {
+        if op.is_complete() || op.id() != id.0 {
+            self.undetached = None;
+        } else if now_ns().saturating_sub(since_ns) >= detached_sends::PATIENCE_NS {
+            self.undetached = None;
+            // The engine knows no other operation by this number.
+            if self.engine.detach_send(id) && self.host.settle(op) {
+                self.host.end(op);
+            }
+            detached_sends::count_call(self);
+        }
     }
 
     /// The engine's name for a receive that may be pending.

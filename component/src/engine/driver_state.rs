@@ -5,7 +5,7 @@ use crate::engine::wait_policy::WaitPolicy;
 use crate::ffi::operation::Op;
 use crate::os::{now_ns, ticks};
 use rustbtl_fragments::engine::{Engine, Source, TagMatch};
-use rustbtl_fragments::ids::{CommId, PeerId};
+use rustbtl_fragments::ids::{CommId, PeerId, SendId};
 use std::collections::{BTreeSet, VecDeque};
 
 /// Polls of shared memory for each poll of anything else.
@@ -78,6 +78,8 @@ pub struct Driver {
     pub deferred: VecDeque<(Op, Wanted)>,
     /// Since when nobody does any more.
     pub unprotected_ns: u64,
+    /// A blocking send that its call waits for, and since when, although it may be detached.
+    pub(crate) undetached: Option<(SendId, u64)>,
     /// Rounds of waiting loops in which nothing happened.
     pub fruitless: u32,
     /// The report is written.

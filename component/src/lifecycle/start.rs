@@ -12,6 +12,7 @@ use crate::ffi::config::{JobPlace, TextParameters};
 use crate::ffi::table::{Config, Glue, JobInfo};
 use crate::ffi::verbose;
 use crate::lifecycle::report;
+use crate::os::idle_processor;
 use crate::os::memory;
 use crate::payload_log::budget::budget;
 use crate::payload_log::cost::LogCost;
@@ -164,6 +165,7 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &JobInfo) -> Started {
     let report = report::directory(&glue, &texts.report);
     let mut log = make_log(&glue, config, &texts, rank.0, &place);
     let has_idle_processors = job.processors > job.local_size;
+    idle_processor::allow(has_idle_processors);
     if has_idle_processors {
         log.memory_mut().prepare_ahead();
     }

@@ -4,6 +4,7 @@
 pub mod barrier;
 pub mod copy;
 pub mod futex;
+pub mod idle_processor;
 pub mod interfaces;
 pub mod locks;
 pub mod mapping;

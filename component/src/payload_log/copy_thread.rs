@@ -3,7 +3,8 @@
 //! The sender's processor does all that TCP does for a message, and copies it into the log: that
 //! is twice the work of who keeps no log. The copy is independent of the rest, and made in steps
 //! that whoever has time claims: the process when it waits, the thread at once. A thread that never
-//! gets a processor only costs speed, unless it is stopped in a step, which ends soon.
+//! gets a processor only costs speed, unless it is stopped in a step, which ends soon. It is woken
+//! and copies only while a processor is idle (`os/idle_processor.rs`).
 //!
 //! Invariants:
 //! * P1 A step is claimed once (`next`), and written before it is counted (`done`, `[done]`).
@@ -12,6 +13,7 @@
 //!   operation, hence the program's buffer, and has the log keep the record.
 
 use crate::os::copy::past_caches;
+use crate::os::idle_processor;
 use crate::os::process::leave_processor;
 use crate::os::signals;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -172,6 +174,7 @@ impl LogCopier {
     pub fn offer(&self, copy: &Arc<Copy>) {
         // Who finds the lock taken does not wait for it.
         if copy.bytes >= SHARED_BYTES_MIN
+            && idle_processor::may_ask()
             && let Ok(mut waiting) = self.queue.waiting.try_lock()
             && waiting.len() < WAITING_MAX
         {
@@ -206,11 +209,15 @@ fn work(queue: &Queue) {
     leave_processor();
     while !queue.over.load(Ordering::SeqCst) {
         if let Some(copy) = queue.take() {
-            while copy.step() {}
+            // Without it the process copies alone.
+            if idle_processor::is_there() {
+                while copy.step() {}
+            }
             continue;
         }
         let since = Instant::now();
-        while queue.has_nothing() && since.elapsed() < LINGER {
+        let linger = if idle_processor::was_there() { LINGER } else { Duration::ZERO };
+        while queue.has_nothing() && since.elapsed() < linger {
             core::hint::spin_loop();
         }
         // [count]

@@ -1,12 +1,14 @@
 //! Fresh pages for the payload log, made beside the program.
 //!
 //! Whoever writes to fresh memory first waits while the kernel finds and zeroes pages, which takes
-//! longer than the copy itself. A thread does that ahead of need, on a processor that no rank uses.
+//! longer than the copy itself. A thread does that ahead of need, on a processor that no rank uses
+//! (`os/idle_processor.rs`).
 //!
 //! A slot belongs to the log while it is EMPTY or READY and to the thread while it is WANTED; who
 //! gives it away does so with a Release that the other's Acquire sees (`[slot]`). There is no
 //! lock: a thread that was stopped for ever only costs speed.
 
+use crate::os::idle_processor;
 use crate::os::process::leave_processor;
 use crate::os::signals;
 use crate::payload_log::segment::Segment;
@@ -106,7 +108,7 @@ impl Prefault {
 
     /// Ask for this many more segments.
     fn want(&self, bytes: usize, segments: usize) {
-        if segments == 0 {
+        if segments == 0 || !idle_processor::may_ask() {
             return;
         }
         // [slot] the thread has nothing in it.
@@ -166,7 +168,9 @@ fn work(slots: &Slots) {
                 continue;
             }
             worked = true;
-            let made = Segment::anonymous(slot.bytes.load(Ordering::Relaxed));
+            // Where none is idle the log makes its own pages, when it needs them.
+            let bytes = slot.bytes.load(Ordering::Relaxed);
+            let made = idle_processor::is_there().then(|| Segment::anonymous(bytes).ok()).flatten();
             let state = made.map_or(EMPTY, |mut segment| {
                 segment.touch();
                 segment.into_raw()

@@ -5,8 +5,9 @@
 //! program may compute for long before it is in MPI again, and the receiver would wait all that
 //! time. The same is true of a short one for which there was no connection, or no room. So there is
 //! a thread that sleeps on the sockets while sends are *late* (complete for the program, not sent),
-//! and polls in the program's place when it does not poll itself. Stock Open MPI has the sender
-//! wait.
+//! and polls in the program's place when it does not poll itself (`pace.rs` has when). Stock Open
+//! MPI has the sender wait; so do we, for a moment, where no processor is idle
+//! (`engine/detached_sends.rs`).
 //!
 //! Where the system gives no such thread, a long send is complete when its payload has gone.
 //! Source: docs/adr/0015.
@@ -16,25 +17,24 @@
 //! * T2 It touches the process only where the program is kept out (`Shared::take`), and notifies no
 //!   one of complete operations but where MPI allows calls from all threads.
 
-use crate::engine::detached_sends::{ASLEEP, CALLS, DETACHED, OVER, count_call, lacks_room};
+use crate::engine::detached_sends::{
+    ASLEEP, CALLS, DETACHED, DETACHES, OVER, count_call, lacks_room,
+};
 use crate::engine::shared::{Shared, shared};
 use crate::engine::transport_set::NETWORKS;
+use crate::os::idle_processor;
 use crate::os::process::leave_processor;
 use crate::os::signals;
+use crate::progress::pace::{Pace, Program, Step};
 use core::sync::atomic::Ordering;
 use std::os::fd::RawFd;
 use std::sync::{Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
-/// Between two polls of a program that is in MPI, at first and at most.
-const PAUSE: Duration = Duration::from_micros(100);
-const PAUSE_MAX: Duration = Duration::from_micros(400);
-/// Between two attempts to send where there is no room, at most.
+/// Between two attempts to send where there is no room, at first and at most.
+const ROOM_PAUSE: Duration = Duration::from_micros(100);
 const ROOM_PAUSE_MAX: Duration = Duration::from_millis(5);
-/// So many pauses without a late send, and the thread goes to sleep: to wake it costs the program a
-/// system call, which is not for each of many messages.
-const LINGERS: u32 = 20;
 /// How long to sleep on the sockets: whether the job ends is asked so often.
 const SLEEP_MS: i32 = 20;
 
@@ -75,33 +75,26 @@ enum Next {
 
 fn work(shared: &'static Shared) {
     leave_processor();
-    let (mut seen, mut pause, mut idle, mut room_pause) = (None, PAUSE, 0, PAUSE);
+    let (mut pace, mut room_pause) = (Pace::default(), ROOM_PAUSE);
     while !OVER.load(Ordering::SeqCst) {
-        if DETACHED.load(Ordering::SeqCst) == 0 {
-            idle += 1;
-            if idle < LINGERS {
-                std::thread::sleep(PAUSE_MAX);
-            } else {
-                sleep();
-                (seen, pause, idle) = (None, PAUSE, 0);
+        let program = Program {
+            detached: DETACHED.load(Ordering::SeqCst) > 0,
+            detaches: DETACHES.load(Ordering::Relaxed),
+            calls: CALLS.load(Ordering::Relaxed),
+        };
+        match pace.next(idle_processor::is_there(), program) {
+            Step::Pause(pause) => std::thread::sleep(pause),
+            Step::Sleep => sleep(),
+            Step::Poll => {
+                let Some((happened, next)) = look(shared) else { return };
+                pace.polled(CALLS.load(Ordering::Relaxed));
+                room_pause =
+                    if happened { ROOM_PAUSE } else { (2 * room_pause).min(ROOM_PAUSE_MAX) };
+                match next {
+                    Next::Readable(descriptors) => sleep_on(descriptors),
+                    Next::Room => std::thread::sleep(room_pause),
+                }
             }
-            continue;
-        }
-        idle = 0;
-        let calls = CALLS.load(Ordering::Relaxed);
-        if seen.replace(calls) != Some(calls) {
-            // The program is in MPI, or was a moment ago.
-            std::thread::sleep(pause);
-            pause = (2 * pause).min(PAUSE_MAX);
-            continue;
-        }
-        pause = PAUSE;
-        let Some((happened, next)) = look(shared) else { return };
-        seen = Some(CALLS.load(Ordering::Relaxed));
-        room_pause = if happened { PAUSE } else { (2 * room_pause).min(ROOM_PAUSE_MAX) };
-        match next {
-            Next::Readable(descriptors) => sleep_on(descriptors),
-            Next::Room => std::thread::sleep(room_pause),
         }
     }
 }
@@ -135,6 +128,6 @@ fn sleep_on(descriptors: [RawFd; NETWORKS]) {
     // SAFETY: valid entries. A descriptor may be another one by now: then we poll once more.
     let ready = unsafe { libc::poll(entries.as_mut_ptr(), NETWORKS as libc::nfds_t, SLEEP_MS) };
     if ready > 0 && entries.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(ROOM_PAUSE);
     }
 }

@@ -73,6 +73,7 @@ fn wait_long(shared: &'static Shared, op: Op) -> i32 {
             }
             let mut entered = shared.enter();
             entered.poll_until(op);
+            entered.detach_waiting_send(op);
             shared.deliver(entered);
         }
         // SAFETY: nothing is borrowed; it comes back into rustbtl_progress.
@@ -100,6 +101,7 @@ fn wait_crowded(shared: &'static Shared, op: Op) -> i32 {
         }
         let mut entered = shared.enter();
         entered.poll_once(op);
+        entered.detach_waiting_send(op);
         shared.deliver(entered);
         if op.is_complete() {
             return DONE;

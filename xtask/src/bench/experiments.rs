@@ -159,6 +159,7 @@ pub fn all() -> Vec<Experiment> {
         p2p("threads", ONE_NODE, THREADS, &["latency", "8,4096"], &[]),
         own("matching", TWO, ONE_NODE, "many", &["10,1000,10000"]),
         own("oversubscribed", TWO, (1, CROWD), "crowd", &[]),
+        own("helpers", PLAIN_TOO, TWO_NODES, "helpers", &[]),
         simple("log-append", &[BARE], ONE_NODE, Program::LogAppend),
         simple("hpcc-1-node", TWO, ONE_NODE, Program::Hpcc),
         simple("hpcc-2-nodes", PLAIN_TOO, TWO_NODES, Program::Hpcc),

@@ -98,7 +98,9 @@ pub fn show(value: f64, unit: Unit) -> String {
         Unit::MBs if value >= 1000.0 => format!("{} GB/s", digits(value / 1e3)),
         Unit::MBs => format!("{} MB/s", digits(value)),
         Unit::PerSecond if value >= 1e6 => format!("{} M/s", digits(value / 1e6)),
-        Unit::PerSecond => format!("{} k/s", digits(value / 1e3)),
+        Unit::PerSecond if value >= 1e3 => format!("{} k/s", digits(value / 1e3)),
+        Unit::PerSecond => format!("{} /s", digits(value)),
+        Unit::Percent => format!("{} %", digits(value)),
         Unit::Instructions => format!("{value:.0}"),
     }
 }

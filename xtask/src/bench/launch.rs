@@ -65,7 +65,7 @@ impl Bench {
                 }
             }
         }
-        for name in ["p2p", "many", "crowd", "count", "floor", "wire"] {
+        for name in ["p2p", "many", "crowd", "helpers", "count", "floor", "wire"] {
             bench.compile(name)?;
         }
         if experiments.iter().any(|e| e.program == Program::LogAppend) {

@@ -53,6 +53,8 @@ pub enum Unit {
     MBs,
     /// Events a second.
     PerSecond,
+    /// Of a processor's time.
+    Percent,
     /// Seconds.
     Seconds,
     /// Instructions.
@@ -254,6 +256,33 @@ fn programs() -> Vec<Row> {
         rows.push(ptrans.labelled("PTRANS", 0, Goal::AtLeast(least)));
     }
     rows.extend(everything_on());
+    rows.extend(helpers());
+    rows
+}
+
+/// Threads and processes of ours beside a program (tests/bench/helpers.c). All but what stock Open
+/// MPI has, too, is compared between everything on and the component alone.
+fn helpers() -> Vec<Row> {
+    const TITLE: &str = "helper threads and daemons, 2 nodes of one rank";
+    const SIDES: [(&str, &str, &str); 3] = [
+        ("ours / stock", "ours", "stock"),
+        ("everything on / stock", "plain", "stock"),
+        ("everything on / ours", "plain", "ours"),
+    ];
+    const HALO: [&str; 3] =
+        ["halo-rustbtl-answer-wakes", "halo-rustbtl-ckpt-wakes", "halo-processes-wakes"];
+    const COMPUTES: [&str; 3] =
+        ["computes-rustbtl-answer-cpu", "computes-rustbtl-ckpt-cpu", "computes-processes-cpu"];
+    let part = |at: usize, unit| against(TITLE, "helpers", unit, SIDES[at]);
+    let mut rows = Vec::new();
+    for at in [0, 1] {
+        let goal = Goal::AtMost(1.2);
+        rows.push(part(at, Unit::PerSecond).labelled("halo-preempted", 0, goal));
+        rows.push(part(at, Unit::PerSecond).labelled("computes-preempted", 0, goal));
+        rows.push(part(at, Unit::Us).labelled("away", 1 << 20, Goal::Shown));
+    }
+    rows.extend(HALO.map(|metric| part(2, Unit::PerSecond).labelled(metric, 0, Goal::Shown)));
+    rows.extend(COMPUTES.map(|metric| part(2, Unit::Percent).labelled(metric, 0, Goal::Shown)));
     rows
 }
 
