@@ -45,11 +45,16 @@ pub const OURS: Side = side("ours", Kind::Ours("node"));
 pub const CORE: Side = side("core", Kind::Ours("core"));
 /// Everything on: checkpoints, image replicas, recorded determinants.
 pub const PLAIN: Side = side("plain", Kind::Plain);
-/// Everything on, and every parameter as it comes: its log has the usual budget, too.
+/// Everything on, and every parameter as it comes: logging may be suspended where it costs much.
 pub const DEFAULTS: Side = side("defaults", Kind::Defaults(&[]));
-/// Senders drop what a set without a checkpoint has received.
-pub const TRIMMED: Side =
-    side("trimmed", Kind::Defaults(&[("vprotocol_correlated_trim_received", "1")]));
+/// Everything on, without a limit to what logging may cost: it is never suspended.
+pub const LOGGED: Side = side(
+    "logged",
+    Kind::Defaults(&[
+        ("vprotocol_correlated_overhead_max", "0"),
+        ("vprotocol_correlated_log_full", "spill"),
+    ]),
+);
 /// The log's memory has its pages, as after a checkpoint that has trimmed it.
 pub const READY: Side = side("ready", Kind::Ready("3g"));
 /// What the machine itself allows.
