@@ -95,7 +95,7 @@ void mca_errmgr_correlated_register_params(void)
              "Mean time between failures of one correlated set (a node) in seconds, for "
              "vprotocol_correlated_checkpoint_interval auto.");
 #ifndef CORRELATED_VPROTOCOL /* there it is registered for the ranks, with its help */
-    (void) variable("overhead_max", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_2, &p->overhead_max,
+    (void) variable("overhead_max", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3, &p->overhead_max,
              "What protection may cost while nothing fails, in percent of the time (see there).");
 #endif
     renamed("set_interval", "set_checkpoint_interval", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3,

@@ -267,7 +267,8 @@ impl Options {
             checkpoints: if tier == Tier::Failures { prng.from_to(0, 12) as u32 } else { 0 },
             acknowledges: acknowledges(seed, 11).filter(|_| coordinated),
             // A set that cannot be rolled back alone replays nothing.
-            suspends: acknowledges(seed, 12).filter(|_| coordinated && (!replay || seed % 5 == 0)),
+            suspends: acknowledges(seed, 12)
+                .filter(|_| coordinated && (!replay || seed.is_multiple_of(5))),
             trim: prng.chance(60),
             ghosts: prng.chance(70),
             fault_rate: prng.pick(&[1, 2, 5, 20]),
