@@ -10,7 +10,8 @@
 #define RUSTBTL_SETUP_INTERVAL "interval"
 #define RUSTBTL_SETUP_MTBF "mtbf"
 #define RUSTBTL_SETUP_SET_INTERVAL "set_interval"
-#define RUSTBTL_SETUP_OVERHEAD "overhead" /* thousandths */
+/* In thousandths. */
+#define RUSTBTL_SETUP_OVERHEAD "overhead"
 #define RUSTBTL_SETUP_IMAGES "images"
 #define RUSTBTL_SETUP_KEEP "keep"
 #define RUSTBTL_SETUP_REPLICAS "copies"

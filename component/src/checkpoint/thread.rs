@@ -398,7 +398,11 @@ impl Checkpoint {
     /// process into that checkpoint already (docs/adr/0026).
     fn suspend_logging(&self, before: CheckpointId, taken: &mut Option<ExclusiveGuard>) {
         if self.phases.entered < before {
-            self.with(taken, |driver| driver.engine.set_acknowledging(Some(ACKNOWLEDGE_AFTER)));
+            self.with(taken, |driver| {
+                driver.engine.set_acknowledging(Some(ACKNOWLEDGE_AFTER));
+                driver.engine.acknowledge_all(&mut driver.host);
+                driver.host.push();
+            });
         }
     }
 

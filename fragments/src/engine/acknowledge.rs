@@ -88,6 +88,20 @@ impl<H: Host> Engine<H> {
         }
     }
 
+    /// Acknowledge to all others what was received from them and not acknowledged yet: what they
+    /// keep of it would stay in their logs as long as they send nothing more.
+    pub fn acknowledge_all(&mut self, host: &mut H) {
+        let behind = self.peers.iter().zip(0..).filter(|(peer, _)| {
+            peer.as_ref().is_some_and(|peer| {
+                peer.outgoing && peer.traffic.received_messages > peer.acknowledged.messages
+            })
+        });
+        let behind: Vec<u32> = behind.map(|(_, id)| id).collect();
+        if self.acknowledging.is_some() {
+            behind.into_iter().for_each(|id| self.acknowledge_now(host, PeerId(id)));
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn acknowledge_now(&mut self, host: &mut H, from: PeerId) {

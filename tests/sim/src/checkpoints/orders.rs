@@ -43,7 +43,10 @@ impl World {
     /// later checkpoint already.
     pub(super) fn suspend_logging(&mut self, rank: usize, before: u64) {
         if self.checkpoints.threads[rank].entered < before {
-            self.processes[rank].engine.set_acknowledging(self.shared.options.suspends);
+            let process = &mut self.processes[rank];
+            process.engine.set_acknowledging(self.shared.options.suspends);
+            process.engine.acknowledge_all(&mut process.host);
+            process.settle(&mut self.shared);
         }
     }
 

@@ -130,6 +130,7 @@ mod tests {
             ("LOG", "log", "/tmp"),
             ("INTERVAL", "interval", "1"),
             ("MTBF", "mtbf", "1000"),
+            ("OVERHEAD", "overhead", "30"),
             ("SET_INTERVAL", "set_interval", "1000"),
             ("IMAGES", "images", "lz4 4"),
             ("KEEP", "keep", "2"),
