@@ -54,7 +54,10 @@ pub fn stock() -> Result<TrafficRun> {
 /// HPCC over our component.
 pub fn protected(policy: &str) -> Result<TrafficRun> {
     let title = format!("protected, sets: {policy}");
-    run(policy, &title, &["--mca", "vprotocol_correlated_sets", policy, "--report", "report.json"])
+    // All that is logged is to be there at the end.
+    let keeps = ["--mca", "vprotocol_correlated_trim_received", "0"];
+    let sets = ["--mca", "vprotocol_correlated_sets", policy, "--report", "report.json"];
+    run(policy, &title, &[&keeps[..], &sets].concat())
 }
 
 fn run(name: &str, title: &str, how: &[&str]) -> Result<TrafficRun> {
