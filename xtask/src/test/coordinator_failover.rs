@@ -2,10 +2,12 @@
 //! mpirun starts another one, which has the state of the one before: what fails then is recovered,
 //! and the answer is that of an undisturbed run.
 
-use super::job::{Outcome, TestJob};
+use super::job::Outcome;
 use super::local_storage;
 use super::node_failure::must_be_clean;
 use super::scratch::Scratch;
+use super::storage::Storage::{self, Nodes, Shared};
+use super::storage::count;
 use super::summary::Tier;
 use super::workloads::{self, RING, Shape};
 use crate::error::Result;
@@ -14,14 +16,6 @@ use crate::error::Result;
 const ITERATIONS: u64 = 6000;
 /// So often one is started in place of another that was killed.
 const FAILOVERS_MAX: usize = 8;
-
-/// Where checkpoints go.
-#[derive(Clone, Copy, PartialEq)]
-enum Storage {
-    Shared,
-    Nodes,
-}
-use Storage::{Nodes, Shared};
 
 /// Who is killed at which event of the job.
 const SURVIVED: [(&str, Storage, Shape, &[&str]); 8] = [
@@ -96,27 +90,9 @@ fn job(
     for fault in faults {
         job = job.with(&["--kill-at-event", fault]);
     }
-    job = with(job, storage, scratch)?;
-    let happened = || events(storage, scratch).is_ok_and(|events| happened(&events));
+    job = storage.with(job, scratch)?;
+    let happened = || storage.events(scratch).is_ok_and(|events| happened(&events));
     workloads::run_until(&job, scratch, ITERATIONS / 2, happened)
-}
-
-fn count(events: &str, what: &str) -> usize {
-    events.matches(&format!("\"event\":\"{what}\"")).count()
-}
-
-fn with(job: TestJob, storage: Storage, scratch: &Scratch) -> Result<TestJob> {
-    Ok(match storage {
-        Shared => workloads::protected(job, &workloads::checkpoint_folder(scratch)?),
-        Nodes => local_storage::plain(job, scratch),
-    })
-}
-
-fn events(storage: Storage, scratch: &Scratch) -> Result<String> {
-    match storage {
-        Shared => workloads::events(&scratch.0.join("checkpoints")),
-        Nodes => local_storage::events(scratch),
-    }
 }
 
 fn survives(storage: Storage, shape: Shape, faults: &[&str]) -> Result<()> {
@@ -132,7 +108,7 @@ fn survives(storage: Storage, shape: Shape, faults: &[&str]) -> Result<()> {
     outcome.must(broken == faults.len(), "something did not break in time")?;
     let said = outcome.stderr.contains("has failed and was restarted");
     outcome.must(said, "it should be reported")?;
-    let events = events(storage, &scratch)?;
+    let events = storage.events(&scratch)?;
     let once = count(&events, "failover_started") == 1 && count(&events, "failover_completed") == 1;
     outcome.must(once, "the failover should be complete")?;
     outcome.must(count(&events, "replay_completed") >= others, "a set did not roll back")?;
@@ -150,7 +126,7 @@ fn killed_repeatedly() -> Result<()> {
     let happened = |events: &str| count(events, "failover_completed") == FAILOVERS_MAX;
     let outcome = job(Nodes, (2, 1), &faults, &scratch, happened)?;
     RING.must_answer(&outcome, &scratch, &known)?;
-    let again = count(&events(Nodes, &scratch)?, "failover_started");
+    let again = count(&Nodes.events(&scratch)?, "failover_started");
     outcome.must(again == FAILOVERS_MAX, "another number of coordinators")?;
     let said = outcome.stderr.matches("CONTINUES WITHOUT PROTECTION").count();
     outcome.must(said == 1, "it should be reported once")?;

@@ -29,6 +29,7 @@ mod screen;
 mod slurm;
 mod source;
 mod spare_nodes;
+mod storage;
 mod summary;
 mod suspension;
 mod time_determinants;

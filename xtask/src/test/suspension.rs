@@ -2,10 +2,12 @@
 //! their next checkpoint: at any moment of that, whoever fails is recovered, alone or with all
 //! others, and the answer is that of an undisturbed run (docs/adr/0026).
 
-use super::job::{Outcome, TestJob};
+use super::job::Outcome;
 use super::local_storage;
 use super::node_failure::must_be_clean;
 use super::scratch::Scratch;
+use super::storage::Storage::{self, Nodes, Shared};
+use super::storage::count;
 use super::summary::Tier;
 use super::workloads::{self, Program, RING, Shape, UPDATES};
 use crate::error::Result;
@@ -26,14 +28,6 @@ const FULL_SOON: [&str; 6] = [
 const DEAR: [&str; 3] = ["--mca", "vprotocol_correlated_overhead_max", "0.1"];
 const OFTEN: [&str; 3] = ["--mca", "vprotocol_correlated_checkpoint_interval", "1"];
 const SINGLE: [&str; 3] = ["--mca", "vprotocol_correlated_sets", "core"];
-
-/// Where checkpoints go.
-#[derive(Clone, Copy, PartialEq)]
-enum Storage {
-    Shared,
-    Nodes,
-}
-use Storage::{Nodes, Shared};
 
 /// What must have happened.
 #[derive(Clone, Copy, PartialEq)]
@@ -100,7 +94,7 @@ const SURVIVED: [Case; 7] = [
         "a node is killed again and again, too dear",
         Nodes,
         (3, 1),
-        &[&DEAR, &OFTEN],
+        &[&FULL_SOON, &DEAR, &OFTEN],
         &["logging_suspended@2=node:1", "replication_ok@2=rank:0"],
         Either,
     ),
@@ -122,24 +116,6 @@ pub fn run(tier: &mut Tier) {
     });
 }
 
-fn count(events: &str, what: &str) -> usize {
-    events.matches(&format!("\"event\":\"{what}\"")).count()
-}
-
-fn with(job: TestJob, storage: Storage, scratch: &Scratch) -> Result<TestJob> {
-    Ok(match storage {
-        Shared => workloads::protected(job, &workloads::checkpoint_folder(scratch)?),
-        Nodes => local_storage::plain(job, scratch),
-    })
-}
-
-fn events(storage: Storage, scratch: &Scratch) -> Result<String> {
-    match storage {
-        Shared => workloads::events(&scratch.0.join("checkpoints")),
-        Nodes => local_storage::events(scratch),
-    }
-}
-
 fn survives(
     program: &Program,
     length: u64,
@@ -151,7 +127,7 @@ fn survives(
     let scratch = Scratch::new("suspension")?;
     let job = program.job(shape, length, &scratch)?;
     let known = program.answer(&job.run()?, &scratch)?;
-    let mut job = with(job, storage, &scratch)?;
+    let mut job = storage.with(job, &scratch)?;
     for option in options {
         job = job.with(option);
     }
@@ -161,7 +137,7 @@ fn survives(
     let kills = faults.iter().filter(|fault| !fault.ends_with("coordinator")).count();
     let failovers = faults.len() - kills;
     let happened = || {
-        events(storage, &scratch).is_ok_and(|events| {
+        storage.events(&scratch).is_ok_and(|events| {
             count(&events, "failover_completed") >= failovers
                 && local_storage::all_have_replayed(&events, kills)
         })
@@ -171,7 +147,7 @@ fn survives(
     program.must_answer(&outcome, &scratch, &known)?;
     let broken = outcome.stderr.matches(": killed ").count();
     outcome.must(broken == faults.len(), "something did not break in time")?;
-    let events = events(storage, &scratch)?;
+    let events = storage.events(&scratch)?;
     outcome.must(count(&events, "logging_suspended") > 0, "nothing was suspended")?;
     outcome.must(count(&events, "set_restarted") > 0, "no set was rolled back")?;
     let global = count(&events, "global_rollback");
