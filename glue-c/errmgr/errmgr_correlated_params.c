@@ -96,8 +96,8 @@ void mca_errmgr_correlated_register_params(void)
              "vprotocol_correlated_checkpoint_interval auto.");
 #ifndef CORRELATED_VPROTOCOL /* there it is registered for the ranks, with its help */
     (void) variable("overhead_max", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3, &p->overhead_max,
-             "What protection may cost while nothing fails, in percent of the time. Checkpoints are "
-             "taken as often as a third of it pays for (if "
+             "What protection may cost while nothing fails, in percent of the time. Checkpoints "
+             "are taken as often as a third of it pays for (if "
              "vprotocol_correlated_checkpoint_interval does not say when); where the payload log "
              "costs more than the rest, logging is suspended until the next checkpoint, and until "
              "then a failure rolls back all ranks. 0: no limit.");
