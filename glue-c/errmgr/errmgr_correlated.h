@@ -53,6 +53,7 @@ typedef struct {
     int checkpoints_kept;
     bool protect_without_dir;
     bool recover;
+    bool notices; /* a line to the user after each recovery */
     char *local_dir;    /* where nodes keep images if there is no checkpoint_dir */
     int image_replicas; /* other nodes that have each of them, too */
     int spare_nodes;    /* nodes that wait for failed ones */

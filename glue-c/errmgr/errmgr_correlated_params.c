@@ -10,6 +10,7 @@
 mca_errmgr_correlated_params_t mca_errmgr_correlated_params = { .checkpoints_kept = 2,
                                                                 .compression = "none",
                                                                 .recover = true,
+                                                                .notices = true,
                                                                 .overhead_max = 3,
                                                                 .image_replicas = 1,
                                                                 .spare_nodes = 2 };
@@ -127,6 +128,9 @@ void mca_errmgr_correlated_register_params(void)
              "The job survives the failure of programs and nodes: their ranks are rolled back to "
              "their last checkpoint, on other nodes if need be. 0: the job ends, as with stock "
              "Open MPI.");
+    (void) variable("notices", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_3, &p->notices,
+             "A line on standard error after each recovery: which ranks failed, the checkpoint "
+             "that they went back to, the node, and how long it took. 0: none.");
     renamed("local", "local_dir", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->local_dir,
              "Folder of each node (not a shared one) in which it keeps the checkpoints of its "
              "processes, and replicas of those of other nodes, as long as the job runs and "

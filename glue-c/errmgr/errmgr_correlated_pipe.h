@@ -16,6 +16,7 @@
 #define RUSTBTL_SETUP_KEEP "keep"
 #define RUSTBTL_SETUP_REPLICAS "copies"
 #define RUSTBTL_SETUP_RECOVER "recover"
+#define RUSTBTL_SETUP_NOTICES "notices"
 #define RUSTBTL_SETUP_PRINTS "prints"
 /* In place of a coordinator that has failed: job, port, secret. */
 #define RUSTBTL_SETUP_FAILOVER "again"

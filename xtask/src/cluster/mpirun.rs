@@ -58,10 +58,6 @@ fn defaults(
         set.push((COMPONENT_PATH, component_path.into()));
         set.push(("pml", "v".into()));
         set.push(("vprotocol", "correlated".into()));
-        if !protects(options) {
-            // What is not about checkpoints is not to be mixed with them.
-            set.push(("vprotocol_correlated_recover", "0".into()));
-        }
         if options.report.is_some() {
             set.push(("vprotocol_correlated_report", text(&reports)));
         }
@@ -71,22 +67,6 @@ fn defaults(
         set.retain(|(key, _)| *key != COMPONENT_PATH);
     }
     set.into_iter().map(|(key, value)| (key.to_string(), value)).collect()
-}
-
-/// Does the user say anything about protection?
-fn protects(options: &ClusterOptions) -> bool {
-    let about = [
-        "recover",
-        "local_dir",
-        "image_replicas",
-        "checkpoint_dir",
-        // As they were called in 0.1.0.
-        "local",
-        "copies",
-        "dir",
-    ];
-    let names = about.map(|name| format!("vprotocol_correlated_{name}"));
-    options.restart.is_some() || options.mca().any(|(key, _)| names.iter().any(|n| n == key))
 }
 
 /// Is this Open MPI 5.0, whose mpirun is PRRTE's?

@@ -78,11 +78,33 @@ impl TestJob {
         let mut cluster = Command::new(program[0]);
         cluster.args(&program[1..]).arg("cluster").args(&self.options);
         cluster.args(["--timeout", &self.seconds.to_string()]);
+        if !self.says_who_is_protected() {
+            // What is not about checkpoints is not to be mixed with them.
+            cluster.args(["--mca", "vprotocol_correlated_recover", "0"]);
+        }
         if !self.command.is_empty() {
             cluster.arg("--").args(&self.command);
         }
         cluster.current_dir(&self.folder);
         cluster
+    }
+
+    /// Does a test say anything about protection?
+    fn says_who_is_protected(&self) -> bool {
+        let about = [
+            "recover",
+            "local_dir",
+            "image_replicas",
+            "checkpoint_dir",
+            // As they were called in 0.1.0.
+            "local",
+            "copies",
+            "dir",
+        ];
+        self.options.iter().filter_map(|word| word.to_str()).any(|word| {
+            let name = word.strip_prefix("vprotocol_correlated_");
+            ["--restart", "--plain"].contains(&word) || name.is_some_and(|n| about.contains(&n))
+        })
     }
 
     /// Runs it to its end.

@@ -101,7 +101,7 @@ fn exit_codes(over: &Over) -> Result<()> {
 /// What a user types; the coordinator's log outlives the job.
 pub fn plain(job: TestJob, scratch: &Scratch) -> TestJob {
     let events = format!("RUSTBTL_EVENTS={}", scratch.0.display());
-    // The default; the emulated cluster switches it off where nothing is said.
+    // The default; tests switch it off where they say nothing.
     let job = job.with(&["--mca", "vprotocol_correlated_recover", "1", "--env", &events]);
     job.with(&workloads::UNLIMITED)
 }

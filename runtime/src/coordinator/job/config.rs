@@ -40,6 +40,8 @@ pub struct JobConfig {
     pub keep: usize,
     /// `recover`: failed sets are restarted.
     pub recover: bool,
+    /// `notices`: the user is told on standard error who was rolled back.
+    pub notices: bool,
     /// `prints`: mpirun prints output that the coordinator relays (`print`).
     pub prints: bool,
     /// `restore`: the checkpoint that the job restarts from.
@@ -65,6 +67,7 @@ impl Default for JobConfig {
             set_interval_ms: 0,
             keep: 2,
             recover: true,
+            notices: true,
             prints: false,
             restore: None,
             failover: None,
@@ -110,6 +113,7 @@ impl JobConfig {
                 self.failover = Some(failover);
             }
             "recover" => self.recover = number()? != 0,
+            "notices" => self.notices = number()? != 0,
             "prints" => self.prints = number()? != 0,
             "interval" if value == "auto" => self.interval_auto = true,
             "interval" => self.interval_ms = Some(seconds(value)?),

@@ -227,6 +227,14 @@ impl World {
         self.effects.iter().filter_map(of).collect()
     }
 
+    pub(crate) fn notices(&self) -> Vec<&str> {
+        let notice = |effect| match effect {
+            &Effect::NotifyUser(ref text) => Some(text.as_str()),
+            _ => None,
+        };
+        self.effects.iter().filter_map(notice).collect()
+    }
+
     pub(crate) fn to_mpirun(&self) -> Vec<String> {
         let mut orders = Vec::new();
         for effect in &self.effects {

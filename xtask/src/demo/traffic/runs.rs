@@ -55,7 +55,15 @@ pub fn stock() -> Result<TrafficRun> {
 pub fn protected(policy: &str) -> Result<TrafficRun> {
     let title = format!("protected, sets: {policy}");
     // All that is logged is to be there at the end.
-    let keeps = ["--mca", "vprotocol_correlated_trim_received", "0"];
+    // What is counted is the traffic of the program, not that of its protection.
+    let keeps = [
+        "--mca",
+        "vprotocol_correlated_trim_received",
+        "0",
+        "--mca",
+        "vprotocol_correlated_recover",
+        "0",
+    ];
     let sets = ["--mca", "vprotocol_correlated_sets", policy, "--report", "report.json"];
     run(policy, &title, &[&keeps[..], &sets].concat())
 }

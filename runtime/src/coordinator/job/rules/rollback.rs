@@ -518,10 +518,13 @@ impl Job {
     }
 
     fn set_replay_complete(&mut self, now: u64, set: SetId) {
-        let since = self.recovery.rollbacks.remove(&set).map_or(now, |rollback| rollback.since_ms);
+        let rollback = self.recovery.rollbacks.remove(&set);
         self.changed = true;
-        let ms = now.saturating_sub(since);
+        let ms = now.saturating_sub(rollback.as_ref().map_or(now, |rollback| rollback.since_ms));
         self.log(json!({"event": "replay_completed", "set": set.0, "ms": ms}));
+        if let Some(rollback) = &rollback {
+            self.notify_recovered(set, rollback, ms);
+        }
         self.input(now, Input::ReplayComplete { set });
     }
 

@@ -136,6 +136,7 @@ mod tests {
             ("KEEP", "keep", "2"),
             ("REPLICAS", "copies", "1"),
             ("RECOVER", "recover", "1"),
+            ("NOTICES", "notices", "0"),
             ("PRINTS", "prints", "1"),
             ("FAILOVER", "again", again.as_str()),
             ("SIZE", "size", "4"),

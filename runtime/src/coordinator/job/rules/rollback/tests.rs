@@ -250,7 +250,20 @@ fn a_rank_whose_replay_is_complete_while_others_connect_is_counted() {
         );
         world.rank(last, node(last), FromRank::ReplayComplete {});
         assert_eq!(world.events("replay_completed").len(), 1);
+        let notices = world.notices();
+        assert!(notices.len() == 1 && notices[0].contains("ranks 1, 2 failed"), "{notices:?}");
     }
+}
+
+#[test]
+fn a_user_who_wants_no_notices_gets_none() {
+    let mut world = World::with_checkpoint_of([0, 1, 2]);
+    world.job.config.notices = false;
+    world.fails(1, "b", 0);
+    world.hello(1, "b", 1);
+    world.rank(1, "b", FromRank::Ready {});
+    world.rank(1, "b", FromRank::ReplayComplete {});
+    assert!(world.notices().is_empty() && world.events("replay_completed").len() == 1);
 }
 
 #[test]

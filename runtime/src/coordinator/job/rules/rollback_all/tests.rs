@@ -69,6 +69,9 @@ fn all_are_rolled_back_and_their_replay_is_complete_when_they_are_connected() {
         (world.events("set_restarted").len(), world.events("replay_completed").len()),
         (3, 3)
     );
+    let [why, then] = world.notices()[..] else { panic!("a line before, and one after") };
+    assert!(why.contains("all ranks are rolled back to checkpoint 1"), "{why}");
+    assert!(then.contains("all ranks run again from checkpoint 1"), "{then}");
     assert_eq!(world.to_mpirun().last(), Some(&"recovered".to_owned()));
     // Checkpoints continue, with a number that was not used.
     world.effects.clear();

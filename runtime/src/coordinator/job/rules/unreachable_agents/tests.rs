@@ -19,16 +19,6 @@ impl World {
     fn times_disabled(&self) -> usize {
         self.effects.iter().filter(|effect| **effect == Effect::DisableProtection).count()
     }
-
-    fn notices(&self) -> Vec<&String> {
-        let mut notices = Vec::new();
-        for effect in &self.effects {
-            if let Effect::NotifyUser(text) = effect {
-                notices.push(text);
-            }
-        }
-        notices
-    }
 }
 
 #[test]
