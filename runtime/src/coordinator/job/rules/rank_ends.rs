@@ -82,10 +82,7 @@ mod tests {
     fn ends(world: &mut World, rank: u32, status: i32, ordered: bool) {
         let ended = FromNode::Ended { rank: PeerId(rank), status, ordered };
         world.handle(NODES[rank as usize], ended);
-        world.handle(
-            NODES[rank as usize],
-            FromNode::GuardianDisconnected { rank: PeerId(rank) },
-        );
+        world.handle(NODES[rank as usize], FromNode::GuardianDisconnected { rank: PeerId(rank) });
     }
 
     const EXIT_0: i32 = 0;

@@ -62,7 +62,8 @@ impl Job {
         let killed = missing.iter().find(|id| self.ranks.get(id).is_some_and(|rank| rank.killed));
         if let Some(&id) = killed {
             let name = self.name_of(id);
-            let reason = "was ended by its daemon or by a signal, and mpirun has not lost the daemon";
+            let reason =
+                "was ended by its daemon or by a signal, and mpirun has not lost the daemon";
             return self.fail(format!("{name} {reason}"));
         }
         let restarting = self.failover.as_ref().and_then(Failover::restarting_set);
