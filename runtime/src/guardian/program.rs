@@ -91,7 +91,8 @@ fn too_few_files(number: RawFd) -> String {
     let limit = os::limit_of_files().map_or("too low".into(), |limit| limit.rlim_max.to_string());
     format!(
         "the limit of open files (ulimit -Hn) is {limit}, and a protected rank needs descriptor \
-         {number}, and more when it is restarted: raise it to 1024 or more, or run without protection (--mca \
+         {number}, and more when it is restarted: raise it to 1024 or more, or run without \
+         protection (--mca \
          vprotocol_correlated_recover 0)"
     )
 }
