@@ -298,13 +298,38 @@ pub fn inherit(fd: RawFd) -> io::Result<()> {
     check(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) }).map(drop)
 }
 
-/// Have programs that are started inherit a copy of this descriptor under another number.
+/// Have programs that are started inherit a copy of this descriptor under another number, also one
+/// above the limit of open files: what is open stays usable. EMFILE: the limit cannot be raised.
 pub fn inherit_as(fd: RawFd, number: RawFd) -> io::Result<()> {
     if fd == number {
         return inherit(fd);
     }
+    let limit = limit_of_files()?;
+    let needed = number as libc::rlim_t + 1;
+    let is_low = limit.rlim_cur < needed;
+    if is_low {
+        let raised = libc::rlimit { rlim_cur: needed, ..limit };
+        set_limit_of_files(&raised).map_err(|_| io::Error::from_raw_os_error(libc::EMFILE))?;
+    }
     // SAFETY: no pointers.
-    check(unsafe { libc::dup2(fd, number) }).map(drop)
+    let copied = check(unsafe { libc::dup2(fd, number) }).map(drop);
+    if is_low {
+        set_limit_of_files(&limit)?;
+    }
+    copied
+}
+
+/// How many files this process may have open, now and at most.
+pub fn limit_of_files() -> io::Result<libc::rlimit> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel fills the struct.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })?;
+    Ok(limit)
+}
+
+fn set_limit_of_files(limit: &libc::rlimit) -> io::Result<()> {
+    // SAFETY: the kernel reads the struct.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) }).map(drop)
 }
 
 /// Has the kernel notice a node that fails without closing its connections, as mpirun's component

@@ -212,6 +212,32 @@ fn a_signal_to_the_guardian_reaches_the_program() {
     job.end();
 }
 
+/// The shell in which the user has started mpirun is the parent of what is orted on its node.
+#[test]
+fn who_has_started_orted_is_not_taken_for_it() {
+    let job = Job::start(1, "");
+    let script = "trap 'exit 9' TERM; echo up; while :; do sleep 0.05; done";
+    let orted = "\"$@\"; exit $?";
+    let mut orted = job.guardian_under(orted, 0, "n", &["sh", "-c", script]).spawn().expect("sh");
+    wait_for("the trap", || job.printed(0).contains("up"));
+    let children = format!("/proc/{0}/task/{0}/children", orted.id());
+    let guardian = fs::read_to_string(children).expect("children").trim().parse().expect("one");
+    os::kill(guardian, libc::SIGTERM);
+    assert_eq!(code(&end(&mut orted)), 9);
+    job.end();
+}
+
+#[test]
+fn a_low_limit_of_open_files_is_no_obstacle_and_stays_as_it_is() {
+    let job = Job::start(1, "");
+    let script = "ulimit -Sn; test -S /proc/$$/fd/199 && echo connected";
+    let low = "ulimit -Sn 64; exec \"$@\"";
+    let mut guardian = job.guardian_under(low, 0, "n", &["sh", "-c", script]).spawn().expect("sh");
+    assert_eq!(code(&end(&mut guardian)), 0, "{}", job.printed(0));
+    assert_eq!(job.printed(0), "64\nconnected\n");
+    job.end();
+}
+
 #[test]
 fn in_an_unprotected_job_a_guardian_becomes_its_program() {
     let mut command = std::process::Command::new(example("plain_images"));

@@ -78,6 +78,8 @@ class 3 FromNode {
         rank: PeerId,
         /// The status as waitpid gives it.
         status: i32,
+        /// Its daemon had ordered it to end: mpirun ends the job, or loses that daemon.
+        ordered: bool,
     },
     /// A guardian has gone (of an agent).
     8 GuardianDisconnected {

@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_guardian_reports_about_its_own_rank_only() {
-        let ended = |rank| FromNode::Ended { rank: PeerId(rank), status: 0 };
+        let ended = |rank| FromNode::Ended { rank: PeerId(rank), status: 0, ordered: false };
         let mut rank = None;
         assert!(!is_for_own_rank(&ended(1), &mut rank), "it is not registered");
         let incarnation = rustbtl_fragments::ids::Incarnation(0);

@@ -120,7 +120,7 @@ struct Guardian {
     via_daemon: Option<[u64; STREAMS]>,
     /// Positions of its output that were forwarded, as they were reported last.
     reported_output: [u64; STREAMS],
-    /// Orted has ordered the program to end.
+    /// Orted has ordered the program to end: because the job ends, or because orted itself does.
     ending: bool,
     /// Guardians of ranks whose node is lost: this one stays as long as they do.
     adopted: Vec<Adopted>,
@@ -362,7 +362,7 @@ impl Guardian {
     fn report_end(&mut self, status: i32) {
         self.rank.drop_snapshots(self.settings.rank);
         let rank = self.settings.rank;
-        self.send(&FromNode::Ended { rank, status });
+        self.send(&FromNode::Ended { rank, status, ordered: self.ending });
         let until = Instant::now() + END_REPORT_MAX;
         while let AgentLink::Connected(link) = &mut self.agent {
             if !link.wants_to_write() || Instant::now() >= until {

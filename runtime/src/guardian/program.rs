@@ -80,5 +80,19 @@ pub fn start(
     };
     // SAFETY: between fork and exec only system calls are made; nothing allocates in the good case.
     unsafe { command.pre_exec(prepare) };
-    command.spawn()
+    command.spawn().map_err(|error| match error.raw_os_error() {
+        Some(libc::EMFILE) => io::Error::other(too_few_files(number)),
+        _ => error,
+    })
+}
+
+/// The number of the socket is part of images, so it is the same everywhere.
+fn too_few_files(number: RawFd) -> String {
+    let limit = os::limit_of_files().map_or("too low".into(), |limit| limit.rlim_max.to_string());
+    format!(
+        "the limit of open files (ulimit -Hn) is {limit}, and a protected rank needs descriptor \
+         {number}, and more when it is restarted: raise it to 1024 or more, or run without \
+         protection (--mca \
+         vprotocol_correlated_recover 0)"
+    )
 }

@@ -178,8 +178,10 @@ impl Guardian {
         self.end_group()
     }
 
-    /// Is it orted, which signals the whole group?
+    /// Is it orted, which signals the whole group? The parent of a guardian's orted is anybody: in
+    /// mpirun's place the user's shell.
     pub(super) fn is_orted(&self, sender: Pid) -> bool {
-        sender != 0 && (sender == os::parent() || sender == os::parent_of(os::parent()))
+        let parent = os::parent();
+        sender != 0 && (sender == parent || is_adopted() && sender == os::parent_of(parent))
     }
 }

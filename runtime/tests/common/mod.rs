@@ -177,6 +177,17 @@ impl Job {
         command
     }
 
+    /// A guardian that a shell starts: `"$@"` in its script.
+    pub fn guardian_under(&self, script: &str, rank: u32, node: &str, program: &[&str]) -> Command {
+        let guardian = self.guardian(rank, node, program);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, "sh"]).arg(guardian.get_program()).args(guardian.get_args());
+        shell.envs(guardian.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let out = fs::File::create(self.output(rank)).expect("a file");
+        shell.stdout(out.try_clone().expect("a copy")).stderr(out);
+        shell
+    }
+
     /// The same, with output that is counted.
     pub fn counting_guardian(&self, rank: u32, node: &str, program: &[&str]) -> Command {
         let mut command = self.guardian(rank, node, program);

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::job_events::JobEvents;
 use super::nodes::{self, Node};
+use super::signals::Sent;
 use super::stage::Stage;
 use super::victim::Victim;
 use super::{network, processes};
@@ -28,6 +29,8 @@ pub enum Fault {
     KillGuardian(u32),
     /// The process of the job's coordinator is killed, and nothing else.
     KillCoordinator,
+    /// Somebody gets a signal.
+    Signal(Sent),
 }
 
 /// When it breaks.
@@ -49,13 +52,14 @@ pub enum Moment {
 }
 
 /// Events at which something may break.
-const EVENTS: [&str; 16] = [
+const EVENTS: [&str; 17] = [
     "checkpoint_aborted",
     "ready",
     "checkpoint_started",
     "checkpoint_completed",
     "replication_ok",
     "rank_failed",
+    "ended",
     "node_lost",
     "set_rollback",
     "rank_placed",
@@ -76,12 +80,8 @@ impl FromStr for AtEvent {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let form = || "give it as EVENT@COUNT=WHO".to_string();
-        let (moment, who) = text.split_once('=').ok_or_else(form)?;
-        let (event, count) = moment.split_once('@').ok_or_else(form)?;
-        let known = EVENTS.into_iter().find(|known| *known == event);
-        let event = known.ok_or_else(|| format!("choose an event of {}", EVENTS.join(", ")))?;
-        let count = count.parse().map_err(|_| format!("`{count}` is no number"))?;
+        let (moment, who) = text.split_once('=').ok_or("give it as EVENT@COUNT=WHO")?;
+        let moment = moment_of_event(moment)?;
         let number = |of: &str| of.parse().map_err(|_| format!("`{of}` is no number"));
         let fault = match who.split_once(':') {
             None if who == "coordinator" => Fault::KillCoordinator,
@@ -90,8 +90,17 @@ impl FromStr for AtEvent {
             Some(("guardian", rank)) => Fault::KillGuardian(number(rank)?),
             _ => return Err("choose coordinator, node:I, rank:R or guardian:R".into()),
         };
-        Ok(AtEvent(Moment::Event(event, count), fault))
+        Ok(AtEvent(moment, fault))
     }
+}
+
+/// `EVENT@K`.
+pub fn moment_of_event(text: &str) -> std::result::Result<Moment, String> {
+    let (event, count) = text.split_once('@').ok_or("give it as EVENT@COUNT=WHO")?;
+    let known = EVENTS.into_iter().find(|known| *known == event);
+    let event = known.ok_or_else(|| format!("choose an event of {}", EVENTS.join(", ")))?;
+    let count = count.parse().map_err(|_| format!("`{count}` is no number"))?;
+    Ok(Moment::Event(event, count))
 }
 
 /// `I@SECS`: which one, and seconds after the job is ready.
@@ -253,6 +262,10 @@ impl Faults {
             Fault::KillCoordinator => {
                 let killed = Victim::Coordinator.kill();
                 Ok(if killed { "killed the coordinator" } else { "there is no coordinator" }.into())
+            }
+            Fault::Signal(sent) => {
+                self.job.read_on(ranks);
+                sent.send(nodes, |rank| self.program(rank))
             }
         }
     }

@@ -176,6 +176,11 @@ impl<'a> Events<'a> {
         let done =
             self.faults.strike(fault, self.nodes, self.job.stage, self.job.options.ranks())?;
         say!("cluster: {:.3} s: {done}", self.start.elapsed().as_secs_f64());
+        if let Fault::Signal(sent) = fault
+            && let Some((after, next)) = sent.then()
+        {
+            self.timeline.add(after, Event::Break(Fault::Signal(next)));
+        }
         // What is due at the same moment is in the timeline already, and comes at once.
         if let Some(file) = &self.job.options.write_when_failed
             && !self.faults.any()

@@ -18,6 +18,7 @@ mod nodes;
 mod options;
 mod processes;
 pub mod rsh;
+mod signals;
 mod stage;
 mod supervise;
 mod timeline;

@@ -11,6 +11,7 @@ use super::failpoint::Point;
 use super::faults::{
     AfterCheckpoint, AfterFinishing, AfterOrder, AfterReplication, AtEvent, Fault, Moment, Timed,
 };
+use super::signals::SignalAtEvent;
 use super::timeline::{Event, Timeline};
 use super::victim::Victim;
 use crate::error::{Result, fail, failure};
@@ -124,6 +125,10 @@ pub struct ClusterOptions {
     /// The same when replicas of all images are on other nodes, for the K-th time
     #[arg(long, value_name = "I@K")]
     cut_node_after_replication: Vec<AfterReplication>,
+    /// Send SIGNAL (TERM, INT, HUP, KILL, CONT; PAUSE: STOP, and CONT 2 s later) to WHO (mpirun,
+    /// node:I, daemon:I, agent:I, guardian:R, rank:R; or two with a + between) at such an event
+    #[arg(long, value_name = "EVENT@K=SIGNAL/WHO")]
+    signal_at_event: Vec<SignalAtEvent>,
     /// Write TEXT to FILE when the checkpoints of `--checkpoint-at` are complete or have failed
     #[arg(long, num_args = 2, value_names = ["FILE", "TEXT"], requires = "checkpoint_at")]
     pub write_after: Option<Vec<String>>,
@@ -187,6 +192,11 @@ impl ClusterOptions {
                 }
                 Fault::KillRank(rank) | Fault::KillGuardian(rank) if rank >= self.ranks() => {
                     fail!("there is no rank {rank}: the last one is {}", self.ranks() - 1);
+                }
+                Fault::Signal(sent) => {
+                    if let Some(who) = sent.stranger(self.all_nodes(), self.ranks()) {
+                        fail!("--signal-at-event: there is no {who}");
+                    }
                 }
                 _ => (),
             }
@@ -308,7 +318,8 @@ impl ClusterOptions {
         let later_cuts = later_cuts.map(|&AfterReplication(node, at)| (at, Fault::CutNode(node)));
         let cuts = cuts.chain(late_cuts).chain(later_cuts);
         let events = self.kill_at_event.iter().map(|&AtEvent(at, fault)| (at, fault));
-        let moments = self.in_the_middle().chain(events);
+        let signals = self.signal_at_event.iter().map(|&SignalAtEvent(at, fault)| (at, fault));
+        let moments = self.in_the_middle().chain(events).chain(signals);
         kills.chain(checkpoints).chain(ranks).chain(late).chain(cuts).chain(moments).collect()
     }
 

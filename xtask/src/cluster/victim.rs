@@ -44,7 +44,16 @@ impl Victim {
 
     /// Sends it this signal; false if there is no such process (any more).
     pub fn signal(self, number: libc::c_int) -> bool {
-        let pid = match self {
+        let pid = self.find();
+        if let Some(pid) = pid {
+            sys::kill(pid, number);
+        }
+        pid.is_some()
+    }
+
+    /// Its process, if there is one.
+    pub fn find(self) -> Option<libc::pid_t> {
+        match self {
             Victim::Mpirun => find(|pid| is(pid, "mpirun", "") || is(pid, "prterun", "")),
             Victim::Coordinator => find(|pid| is(pid, "rustbtl", "coordinator")),
             // A guardian starts it as /proc/self/exe.
@@ -53,11 +62,7 @@ impl Victim {
             Victim::Rank(rank) => {
                 guardian(rank).and_then(|guardian| find(|pid| parent(pid) == Some(guardian)))
             }
-        };
-        if let Some(pid) = pid {
-            sys::kill(pid, number);
         }
-        pid.is_some()
     }
 }
 

@@ -7,11 +7,13 @@ use super::mpi::{self, Over};
 use super::node_failure::{ENDLESS, NOT_RECOVERED, must_be_clean};
 use super::scratch::Scratch;
 use super::summary::Tier;
-use super::workloads::{self, RING, Shape};
+use super::workloads::{self, GATE_OPEN, RING, Shape};
 use crate::error::{Context, Result};
 use crate::paths;
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::env;
+use std::ffi::OsStr;
 use std::fs;
 
 const ITERATIONS: u64 = 400;
@@ -76,6 +78,7 @@ pub fn run_over(tier: &mut Tier, over: &Over) {
     }
     let too_many_at_once = "plain command: two nodes are killed at a time: 3 × 1";
     tier.check(too_many_at_once, || too_many(over));
+    tier.check("plain command: few open files, a program is killed: 3 × 1", || few_files(over));
     tier.check("plain command: exit codes are those of stock jobs: 2 × 1", || exit_codes(over));
     tier.check("plain command: no room for images: 2 × 1", || no_room(over));
 }
@@ -186,6 +189,24 @@ fn too_many(over: &Over) -> Result<()> {
     ] {
         outcome.must(said.contains(text), &format!("it should say `{text}`"))?;
     }
+    must_be_clean(&outcome)
+}
+
+/// With a limit of open files below the number of the socket that each rank has to its guardian.
+fn few_files(over: &Over) -> Result<()> {
+    let scratch = Scratch::new("local")?;
+    let job = RING.job_over(over, (3, 1), ITERATIONS, &scratch)?;
+    let known = RING.answer(&job.run()?, &scratch)?;
+    let job = plain(job.with(&["--kill-rank-after-checkpoint", "1@1"]), &scratch);
+    let xtask = env::current_exe().context(|| "finding this program".into())?;
+    let limited = ["sh", "-c", "ulimit -Sn 64; exec \"$@\"", "sh"].map(OsStr::new);
+    let program = [&limited[..], &[xtask.as_os_str()]].concat();
+    let happened = || all_have_replayed(&events(&scratch).unwrap_or_default(), 1);
+    workloads::open_gate(&scratch, GATE)?;
+    let outcome =
+        workloads::run_in_steps(&scratch, &[(happened, GATE_OPEN)], || job.run_under(&program))?;
+    RING.must_answer(&outcome, &scratch, &known)?;
+    outcome.must(outcome.stderr.contains(": killed "), "no program was killed")?;
     must_be_clean(&outcome)
 }
 

@@ -26,6 +26,7 @@ mod room;
 mod schedule;
 pub mod scratch;
 mod screen;
+mod signals;
 mod slurm;
 mod source;
 mod spare_nodes;

@@ -11,7 +11,7 @@ use super::summary::Tier;
 use super::{
     TestOptions, checkpoint_faults, checkpoint_restart, cluster, coordinator_failover, crates,
     errors, examples, fuzz, guardians, local_storage, lost_output, miri, mpi, node_failure,
-    one_sided, parameters, phase_failures, programs, replay, slurm, source, spare_nodes,
+    one_sided, parameters, phase_failures, programs, replay, signals, slurm, source, spare_nodes,
     suspension, time_determinants, trees, triggers,
 };
 use crate::{build, setup};
@@ -99,11 +99,12 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t TestOptions) {
     tasks.push(Task::new("failures while a checkpoint is taken", Jobs, built, move |tier| {
         checkpoint_faults::run(tier, by_the_clock);
     }));
-    let more: [(&str, TaskRun); 17] = [
+    let more: [(&str, TaskRun); 18] = [
         ("checkpoint, kill -9 of everything, restart", checkpoint_restart::run),
         ("replay of nondeterministic events", replay::run),
         ("checkpoint triggers, and output of restarted jobs", triggers::run),
         ("suspended logging, and rollback", suspension::run),
+        ("signals to parts of a job", signals::run),
         ("spare nodes", spare_nodes::run),
         ("coordinator failover", coordinator_failover::run),
         ("one-sided communication, files, and rollback", one_sided::run),

@@ -16,7 +16,7 @@ const ITERATIONS: u64 = 6000;
 const UPDATED: u64 = 30;
 
 /// So little that every log is full after some messages.
-const FULL_SOON: [&str; 6] = [
+pub const FULL_SOON: [&str; 6] = [
     "--mca",
     "vprotocol_correlated_log_budget",
     "256k",
@@ -26,7 +26,7 @@ const FULL_SOON: [&str; 6] = [
 ];
 /// Each message is above what protection may cost.
 const DEAR: [&str; 3] = ["--mca", "vprotocol_correlated_overhead_max", "0.1"];
-const OFTEN: [&str; 3] = ["--mca", "vprotocol_correlated_checkpoint_interval", "1"];
+pub const OFTEN: [&str; 3] = ["--mca", "vprotocol_correlated_checkpoint_interval", "1"];
 const SINGLE: [&str; 3] = ["--mca", "vprotocol_correlated_sets", "core"];
 
 /// What must have happened.

@@ -295,6 +295,15 @@ pub fn in_steps<F: Fn() -> bool + Sync>(
     scratch: &Scratch,
     steps: &[(F, u64)],
 ) -> Result<Outcome> {
+    run_in_steps(scratch, steps, || job.run())
+}
+
+/// The same for a job that is not run like others.
+pub fn run_in_steps<F: Fn() -> bool + Sync>(
+    scratch: &Scratch,
+    steps: &[(F, u64)],
+    run: impl FnOnce() -> Result<Outcome>,
+) -> Result<Outcome> {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -306,7 +315,7 @@ pub fn in_steps<F: Fn() -> bool + Sync>(
             }
             Ok::<(), Failure>(())
         });
-        let outcome = job.run();
+        let outcome = run();
         over.store(true, Ordering::Relaxed);
         outcome
     })

@@ -187,6 +187,7 @@ impl Restorer {
         let socket_text = CString::new(start.socket.to_string()).unwrap_or_default();
         let child = Child { moves, first_high, program: program.as_raw_fd(), socket_text };
         let descriptors = first_high as u64 + child.moves.len() as u64 + 1;
+        must_be_permitted(descriptors)?;
         let (pid, has_pid) = clone_child(start.pid, &child, descriptors)?;
         let scratch = start.base + own_bytes();
         let (base, socket) = (start.base, ours);
@@ -401,6 +402,19 @@ fn clone_child(
         }
     }
     Err(ProcessImageError::last("cloning the restorer"))
+}
+
+/// While a process is restored it has more files open than before, under higher numbers.
+fn must_be_permitted(descriptors: u64) -> Result<(), ProcessImageError> {
+    let limit_of_files = libc::RLIMIT_NOFILE as usize;
+    let mut limit = [0u64; 2];
+    let known = raw::fill(libc::SYS_getrlimit, [limit_of_files, 0, 0, 0, 0], 1, &mut limit).is_ok();
+    if !known || descriptors <= limit[1] {
+        return Ok(());
+    }
+    let what = format!("a restore with {descriptors} open files");
+    let reason = "the limit (ulimit -Hn) is lower on this node: raise it";
+    Err(ProcessImageError::Refused { what, reason })
 }
 
 /// In the child: descriptors to their numbers, then the restorer.

@@ -101,6 +101,9 @@ pub(crate) struct Rank {
     pub(crate) ready: bool,
     pub(crate) finishing: bool,
     pub(crate) ended: Option<i32>,
+    /// Its program was ended, and did not end by itself: what that means is mpirun's to say
+    /// (`rules/rank_ends.rs`).
+    pub(crate) killed: bool,
     /// Its guardian has been notified that it is not restarted.
     pub(crate) given_up: bool,
     /// What was printed of its output, as far as only the coordinator knows it.
@@ -247,7 +250,9 @@ impl Job {
                 self.problem(checkpoint, format!("rank {rank} on {node}: {reason}"));
                 self.input(now, Input::NotStored { rank, checkpoint: checkpoint.0 });
             }
-            FromNode::Ended { rank, status } => self.ended(now, rank, status),
+            FromNode::Ended { rank, status, ordered } => {
+                self.ended(now, rank, status, ordered);
+            }
             FromNode::GuardianDisconnected { rank } => self.guardian_disconnected(now, rank),
             FromNode::RankFailed { rank, status, incarnation } => {
                 self.rank_failed(now, rank, status, incarnation);
@@ -293,7 +298,7 @@ impl Job {
         self.config.size = size;
         let rank = self.ranks.entry(id).or_default();
         (rank.here, rank.lost, rank.node) = (true, false, node.to_owned());
-        rank.incarnation = incarnation;
+        (rank.incarnation, rank.killed) = (incarnation, false);
         if incarnation.0 > 0 && incarnation == rank.adopted_in {
             // This guardian has been sent the offset, and counts from there.
             rank.printed.exact = false;
@@ -458,46 +463,6 @@ impl Job {
             None => CheckpointScheduler::resumed(config, &sets, known, now),
         });
         self.count_room();
-    }
-
-    /// All are in MPI_Finalize, or have ended.
-    fn finish(&mut self, id: PeerId) {
-        if self.all(|rank| rank.finishing || rank.ended.is_some()) {
-            let known = self.ranks.iter().filter(|(_, rank)| rank.finishing);
-            for rank in known.map(|(&id, _)| id).collect::<Vec<_>>() {
-                self.send(rank, ToRank::MayFinish {});
-            }
-            (self.may_finish, self.changed) = (true, true);
-            self.log(json!({"event": "job_finished", "last": id.0}));
-        }
-    }
-
-    fn ended(&mut self, now: u64, id: PeerId, status: i32) {
-        let Some(rank) = self.ranks.get_mut(&id) else { return };
-        rank.ended = Some(status);
-        let finishing = rank.finishing;
-        // At the end of a job this is not needed.
-        self.changed |= !self.may_finish;
-        // The job ends with it: that is no failure.
-        let end = if status == 0 { "the job ended during the checkpoint" } else { "" };
-        self.log(json!({"event": "ended", "rank": id.0, "status": status}));
-        if !end.is_empty() {
-            let of_it = |s: &CheckpointState| !s.complete && s.ranks.contains(&id);
-            let open: Vec<CheckpointId> = self
-                .checkpoints
-                .iter()
-                .filter(|(_, s)| of_it(s))
-                .map(|(&checkpoint, _)| checkpoint)
-                .collect();
-            open.into_iter().for_each(|checkpoint| self.problem(checkpoint, end.to_owned()));
-        }
-        self.input(now, Input::RankFailed { rank: id });
-        if !finishing {
-            self.finish(id);
-        }
-        if self.all(|rank| rank.ended.is_some()) {
-            self.dismiss_spares();
-        }
     }
 
     fn guardian_disconnected(&mut self, now: u64, id: PeerId) {

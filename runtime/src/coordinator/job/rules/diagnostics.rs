@@ -25,7 +25,7 @@ impl Job {
     pub(crate) fn leave_to_mpirun(&mut self, set: SetId, reason: &str) {
         self.log(json!({"event": "not_recovered", "set": set.0, "reason": reason}));
         // Otherwise no recovery was promised.
-        if self.config.recover && self.config.has_storage() && self.scheduler.is_some() {
+        if self.config.recover && self.config.has_storage() {
             let ranks = self.members(&[set]).iter().map(ToString::to_string).collect();
             let (ranks, way_out) = (some_of(ranks, ", "), self.way_out());
             let text = format!("set {set} (ranks {ranks}) is not rolled back: {reason}. {way_out}");

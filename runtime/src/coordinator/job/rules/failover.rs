@@ -276,10 +276,11 @@ impl Job {
         if !replaying.is_empty() {
             self.announce(&replaying, |rank| rank.ready);
         }
+        let end = |rank: &Rank| rank.killed || rank.ended.is_some();
         for (id, finishing, ended) in
-            self.ranks.iter().map(|(&id, r)| (id, r.finishing, r.ended)).collect::<Vec<_>>()
+            self.ranks.iter().map(|(&id, r)| (id, r.finishing, end(r))).collect::<Vec<_>>()
         {
-            if ended.is_some() {
+            if ended {
                 self.input(now, Input::RankFailed { rank: id });
             } else if finishing {
                 self.input(now, Input::Finishing { rank: id });

@@ -23,7 +23,8 @@ impl Job {
 
     /// True: its ranks are restarted elsewhere.
     fn guardian_lost(&mut self, now: u64, id: PeerId) -> bool {
-        let known = |rank: &&Rank| rank.ended.is_none() && !rank.given_up;
+        let runs = |rank: &Rank| rank.ended.is_none() && !rank.killed;
+        let known = |rank: &&Rank| runs(rank) && !rank.given_up;
         let Some(rank) = self.ranks.get(&id).filter(known) else { return false };
         // A guardian that another one had started ends with that one, which is reported.
         if rank.lost || rank.host.is_some() {
@@ -36,7 +37,7 @@ impl Job {
             self.nobody_takes_it_up(id);
             return false;
         }
-        let failed = |rank: &Rank| rank.ended.is_some_and(|status| status != 0);
+        let failed = |rank: &Rank| rank.killed || rank.ended.is_some_and(|status| status != 0);
         if self.ranks.values().any(|rank| rank.host == Some(id) && failed(rank)) {
             return false;
         }

@@ -8,6 +8,7 @@ pub(crate) mod guardian_loss;
 pub(crate) mod mpirun_messages;
 pub(crate) mod output_relay;
 pub(crate) mod placement;
+pub(crate) mod rank_ends;
 pub(crate) mod recovery_notice;
 pub(crate) mod replication;
 pub(crate) mod rollback;

@@ -146,6 +146,7 @@ impl Job {
     pub(crate) fn detach(&mut self, id: PeerId) {
         let Some(rank) = self.ranks.get_mut(&id) else { return };
         (rank.here, rank.lost) = (false, true);
+        (rank.ended, rank.killed) = (None, false);
         if let Some(host) = rank.host.take() {
             let abandon = ToNode::Abandon { host, rank: id };
             self.effects.push_back(Effect::Send(host, abandon));

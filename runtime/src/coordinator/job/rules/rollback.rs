@@ -95,7 +95,9 @@ impl Job {
         let is_on = |rank: &Rank| same_host(&rank.node, node);
         // On a spare node a rank ends with the guardian that waits for it.
         let host_is = |rank: &Rank| rank.host.is_some_and(|host| is_on(&self.ranks[&host]));
-        let on_it = |rank: &Rank| rank.ended.is_none() && (is_on(rank) || host_is(rank));
+        // One that has exited although the job goes on: its daemon could not report that.
+        let may_run = |rank: &Rank| rank.ended.is_none() || !self.may_finish && rank.set.is_some();
+        let on_it = |rank: &Rank| may_run(rank) && (is_on(rank) || host_is(rank));
         let lost: Vec<PeerId> =
             self.ranks.iter().filter(|(_, rank)| on_it(rank)).map(|(&id, _)| id).collect();
         let numbers: Vec<u32> = lost.iter().map(|rank| rank.0).collect();
@@ -270,7 +272,8 @@ impl Job {
                 .is_some_and(|rollback| rollback.phase == Phase::Restoring)
         };
         let asked = |(&id, rank): (&PeerId, &Rank)| {
-            let is_alive = rank.hello_received && !rank.lost && rank.ended.is_none();
+            let runs = !rank.lost && !rank.killed && rank.ended.is_none();
+            let is_alive = rank.hello_received && runs;
             let of = rank.set.filter(|of| is_alive && !is_restoring(of))?;
             Some((id, of, rank.incarnation))
         };

@@ -8,8 +8,8 @@
 //! 1. Ranks with and without a coordinator do not wait for each other: if some do not reconnect
 //!    within [`PATIENCE_MS`], protection is disabled for all, and the user is notified once.
 //! 2. After that nothing is decided any more; an agent that connects is ordered to continue alone.
-//! 3. A set in rollback that waits for orders cannot continue alone: then the job ends, and the
-//!    user reads what to do.
+//! 3. A set in rollback that waits for orders cannot continue alone, nor can others without a rank
+//!    that was killed: then the job ends, and the user reads what to do.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -59,6 +59,13 @@ impl Job {
         let numbers: Vec<u32> = missing.iter().map(|rank| rank.0).collect();
         (self.unreachable.protection_disabled, self.changed) = (true, true);
         self.log(json!({"event": "protection_disabled", "missing": numbers}));
+        let killed = missing.iter().find(|id| self.ranks.get(id).is_some_and(|rank| rank.killed));
+        if let Some(&id) = killed {
+            let name = self.name_of(id);
+            let reason =
+                "was ended by its daemon or by a signal, and mpirun has not lost the daemon";
+            return self.fail(format!("{name} {reason}"));
+        }
         let restarting = self.failover.as_ref().and_then(Failover::restarting_set);
         if let Some(set) = self.recovery.waits_for_orders().or(restarting) {
             return self.fail(format!(

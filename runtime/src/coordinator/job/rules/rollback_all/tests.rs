@@ -232,7 +232,7 @@ fn a_mark_that_comes_when_the_set_is_on_its_way_alone_is_not_too_late() {
 #[test]
 fn a_job_of_which_a_rank_has_ended_does_not() {
     let mut world = marked(World::with_checkpoint());
-    world.handle("c", FromNode::Ended { rank: PeerId(2), status: 0 });
+    world.handle("c", FromNode::Ended { rank: PeerId(2), status: 0, ordered: false });
     world.effects.clear();
     world.fails(1, "b", 0);
     assert_eq!(

@@ -170,7 +170,7 @@ fn the_spare_node_is_dismissed_when_all_have_ended() {
                 .iter()
                 .any(|e| matches!(e, Effect::SendNode(_, ToNode::DismissSpare {})))
         );
-        world.handle(node, FromNode::Ended { rank: PeerId(rank), status: 0 });
+        world.handle(node, FromNode::Ended { rank: PeerId(rank), status: 0, ordered: false });
     }
     assert!(world.effects.contains(&Effect::SendNode(SPARE.into(), ToNode::DismissSpare {})));
 }

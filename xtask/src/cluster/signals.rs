@@ -1,0 +1,208 @@
+//! Signals to parts of a running job, as an administrator or a batch system sends them:
+//! `SIGNAL/WHO`, or `SIGNAL/WHO+WHO` for two at once, one after the other.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::faults::{Fault, Moment, moment_of_event};
+use super::nodes::Node;
+use super::processes;
+use super::victim::Victim;
+use crate::error::{Result, failure};
+use crate::sys;
+
+/// How long a process is suspended by `PAUSE`.
+const PAUSE: Duration = Duration::from_secs(2);
+const SIGNALS: [(&str, libc::c_int); 6] = [
+    ("TERM", libc::SIGTERM),
+    ("INT", libc::SIGINT),
+    ("HUP", libc::SIGHUP),
+    ("KILL", libc::SIGKILL),
+    ("PAUSE", libc::SIGSTOP),
+    ("CONT", libc::SIGCONT),
+];
+
+/// Who gets it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// mpirun.
+    Mpirun,
+    /// Every process of this node.
+    Node(u32),
+    /// mpirun's daemon on this node, and nobody else.
+    Daemon(u32),
+    /// The agent of this node.
+    Agent(u32),
+    /// The guardian of this rank.
+    Guardian(u32),
+    /// The program of this rank.
+    Rank(u32),
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let form = "choose mpirun, node:I, daemon:I, agent:I, guardian:R or rank:R";
+        let Some((what, number)) = text.split_once(':') else {
+            return if text == "mpirun" { Ok(Self::Mpirun) } else { Err(form.into()) };
+        };
+        let number = number.parse().map_err(|_| format!("`{number}` is no number"))?;
+        match what {
+            "node" => Ok(Self::Node(number)),
+            "daemon" => Ok(Self::Daemon(number)),
+            "agent" => Ok(Self::Agent(number)),
+            "guardian" => Ok(Self::Guardian(number)),
+            "rank" => Ok(Self::Rank(number)),
+            _ => Err(form.into()),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mpirun => f.write_str("mpirun"),
+            Self::Node(node) => write!(f, "all of node n{node}"),
+            Self::Daemon(node) => write!(f, "the daemon of node n{node}"),
+            Self::Agent(node) => write!(f, "the agent of node n{node}"),
+            Self::Guardian(rank) => write!(f, "the guardian of rank {rank}"),
+            Self::Rank(rank) => write!(f, "rank {rank}"),
+        }
+    }
+}
+
+/// A signal, and who gets it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sent {
+    number: libc::c_int,
+    to: [Option<Target>; 2],
+}
+
+impl FromStr for Sent {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let (name, who) = text.split_once('/').ok_or("give it as SIGNAL/WHO")?;
+        let known = SIGNALS.iter().find(|(known, _)| *known == name);
+        let names = || SIGNALS.map(|(name, _)| name).join(", ");
+        let &(_, number) = known.ok_or_else(|| format!("choose a signal of {}", names()))?;
+        let (first, second) = match who.split_once('+') {
+            Some((first, second)) => (first, Some(second)),
+            None => (who, None),
+        };
+        Ok(Self { number, to: [Some(first.parse()?), second.map(str::parse).transpose()?] })
+    }
+}
+
+impl Sent {
+    /// What follows after a while: who was suspended goes on.
+    pub fn then(self) -> Option<(Duration, Sent)> {
+        let cont = Sent { number: libc::SIGCONT, ..self };
+        (self.number == libc::SIGSTOP).then_some((PAUSE, cont))
+    }
+
+    /// The first one that is not in a cluster of so many nodes and ranks.
+    pub fn stranger(self, nodes: u32, ranks: u32) -> Option<Target> {
+        let is_strange = |target: &Target| match *target {
+            Target::Mpirun => false,
+            Target::Node(node) | Target::Daemon(node) | Target::Agent(node) => node >= nodes,
+            Target::Guardian(rank) | Target::Rank(rank) => rank >= ranks,
+        };
+        self.to.into_iter().flatten().find(is_strange)
+    }
+
+    /// Sends it; returns what was done, in words. `program`: the process of a rank.
+    pub fn send(
+        self,
+        nodes: &[Node],
+        program: impl Fn(u32) -> Option<libc::pid_t>,
+    ) -> Result<String> {
+        let name = SIGNALS.iter().find(|(_, number)| *number == self.number);
+        let name = name.map_or("?", |(name, _)| name);
+        let mut done = Vec::new();
+        for target in self.to.into_iter().flatten() {
+            let pids = processes_of(target, nodes, &program)?;
+            for &pid in &pids {
+                sys::kill(pid, self.number);
+            }
+            done.push(match pids.len() {
+                0 => format!("there is no {target} to send {name} to"),
+                1 => format!("sent {name} to {target} (process {})", pids[0]),
+                many => format!("sent {name} to {target} ({many} processes)"),
+            });
+        }
+        Ok(done.join(", "))
+    }
+}
+
+fn processes_of(
+    target: Target,
+    nodes: &[Node],
+    program: impl Fn(u32) -> Option<libc::pid_t>,
+) -> Result<Vec<libc::pid_t>> {
+    let on = |node: u32| {
+        let node = nodes.get(node as usize).ok_or_else(|| failure!("there is no node n{node}"))?;
+        Ok(processes::in_network(&node.namespaces[0]))
+    };
+    let is = processes::is;
+    Ok(match target {
+        Target::Mpirun => Victim::Mpirun.find().into_iter().collect(),
+        Target::Node(node) => on(node)?,
+        Target::Daemon(node) => {
+            let is_daemon = |pid: &libc::pid_t| is(*pid, "orted", "") || is(*pid, "prted", "");
+            on(node)?.into_iter().filter(is_daemon).take(1).collect()
+        }
+        Target::Agent(node) => {
+            // A guardian starts it as /proc/self/exe.
+            let is_agent =
+                |pid: &libc::pid_t| is(*pid, "rustbtl", "agent") || is(*pid, "exe", "agent");
+            on(node)?.into_iter().filter(is_agent).take(1).collect()
+        }
+        Target::Guardian(rank) => Victim::Guardian(rank).find().into_iter().collect(),
+        Target::Rank(rank) => program(rank).into_iter().collect(),
+    })
+}
+
+/// `EVENT@K=SIGNAL/WHO`: when an event is logged for the K-th time, somebody gets a signal.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct SignalAtEvent(pub Moment, pub Fault);
+
+impl FromStr for SignalAtEvent {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let (moment, sent) = text.split_once('=').ok_or("give it as EVENT@COUNT=SIGNAL/WHO")?;
+        Ok(Self(moment_of_event(moment)?, Fault::Signal(sent.parse()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_named_with_who_gets_them() {
+        let one: Sent = "TERM/daemon:1".parse().unwrap();
+        assert_eq!(one, Sent { number: libc::SIGTERM, to: [Some(Target::Daemon(1)), None] });
+        assert_eq!(one.then(), None);
+        let two: Sent = "PAUSE/agent:2+rank:0".parse().unwrap();
+        assert_eq!(two.to, [Some(Target::Agent(2)), Some(Target::Rank(0))]);
+        assert_eq!(two.then().unwrap().1.number, libc::SIGCONT);
+        for bad in ["", "TERM", "TERM/", "TERM/n1", "QUIT/mpirun", "INT/rank:x", "INT/mpirun+"] {
+            assert!(bad.parse::<Sent>().is_err(), "{bad}");
+        }
+        let at: SignalAtEvent = "ready@1=HUP/node:3".parse().unwrap();
+        assert_eq!(at.0, Moment::Event("ready", 1));
+        assert!("never@1=HUP/node:3".parse::<SignalAtEvent>().is_err());
+    }
+
+    #[test]
+    fn who_is_not_there_is_named() {
+        let of = |text: &str| text.parse::<Sent>().unwrap().stranger(3, 4);
+        assert_eq!(of("TERM/mpirun+node:2"), None);
+        assert_eq!(of("TERM/rank:3+daemon:3"), Some(Target::Daemon(3)));
+        assert_eq!(of("TERM/guardian:4"), Some(Target::Guardian(4)));
+    }
+}

@@ -1,0 +1,330 @@
+//! Signals to parts of a job, as batch systems, administrators and systemd send them: to daemons,
+//! agents, guardians, programs and whole nodes, alone and in pairs. Either the answer is that of an
+//! undisturbed run, or the job ends with an error; it never hangs. Signals to mpirun end the job as
+//! they end a stock one.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use super::job::{Outcome, TestJob};
+use super::local_storage;
+use super::node_failure::{NOT_RECOVERED, must_be_clean};
+use super::scratch::Scratch;
+use super::storage::Storage::{self, Nodes, Shared};
+use super::storage::count;
+use super::summary::Tier;
+use super::suspension::{FULL_SOON, OFTEN};
+use super::workloads::{self, GATE_OPEN, RING, Shape};
+use crate::error::Result;
+
+const ITERATIONS: u64 = 1200;
+/// For the job and its replay.
+const SECONDS: u32 = 120;
+/// A job that hangs must not hang for long.
+const SECONDS_TO_END: u32 = 60;
+
+/// What must have happened before the program may end.
+#[derive(Clone, Copy, PartialEq)]
+enum Until {
+    /// Sets were rolled back so often, and have completed their replay.
+    Recovered(usize),
+    /// So many checkpoints are complete, and nothing was lost.
+    Checkpoints(usize),
+}
+use Until::{Checkpoints, Recovered};
+
+/// Where checkpoints go, options, and which event sends which signal to whom.
+type Case = (
+    &'static str,
+    Storage,
+    Shape,
+    &'static [&'static [&'static str]],
+    &'static [&'static str],
+    Until,
+);
+
+const SURVIVED: [Case; 14] = [
+    (
+        "daemons, one after the other",
+        Nodes,
+        (4, 1),
+        &[],
+        &[
+            "replication_ok@1=TERM/daemon:1",
+            "replication_ok@2=INT/daemon:2",
+            "replication_ok@3=HUP/daemon:3",
+        ],
+        Recovered(3),
+    ),
+    (
+        "whole nodes, one after the other",
+        Nodes,
+        (4, 1),
+        &[],
+        &[
+            "replication_ok@1=TERM/node:1",
+            "replication_ok@2=INT/node:2",
+            "replication_ok@3=HUP/node:3",
+        ],
+        Recovered(3),
+    ),
+    (
+        "two daemons at a time",
+        Shared,
+        (3, 1),
+        &[],
+        &["checkpoint_completed@1=TERM/daemon:1+daemon:2"],
+        Recovered(2),
+    ),
+    (
+        "a daemon of several ranks",
+        Shared,
+        (2, 2),
+        &[],
+        &["checkpoint_completed@1=TERM/daemon:1"],
+        Recovered(1),
+    ),
+    (
+        "a daemon beside a spare node, then that of the spare node",
+        Shared,
+        (2, 1),
+        &[&["--spare", "1"]],
+        &["checkpoint_completed@1=TERM/daemon:1", "replay_completed@1=TERM/daemon:2"],
+        Recovered(2),
+    ),
+    (
+        "a daemon and its rank, then a rank and its daemon",
+        Shared,
+        (3, 1),
+        &[],
+        &["checkpoint_completed@1=TERM/daemon:1+rank:1", "replay_completed@1=TERM/rank:2+daemon:2"],
+        Recovered(2),
+    ),
+    (
+        "an agent and its daemon, then a daemon and its agent",
+        Nodes,
+        (3, 1),
+        &[],
+        &["replication_ok@1=TERM/agent:1+daemon:1", "replication_ok@2=TERM/daemon:2+agent:2"],
+        Recovered(2),
+    ),
+    (
+        "ranks",
+        Nodes,
+        (3, 1),
+        &[],
+        &[
+            "replication_ok@1=TERM/rank:1",
+            "replay_completed@1=INT/rank:2",
+            "replay_completed@2=HUP/rank:0",
+        ],
+        Recovered(3),
+    ),
+    (
+        "guardians",
+        Nodes,
+        (3, 1),
+        &[],
+        &[
+            "replication_ok@1=TERM/guardian:1",
+            "replay_completed@1=INT/guardian:2",
+            "replay_completed@2=HUP/guardian:0",
+        ],
+        Recovered(3),
+    ),
+    (
+        "agents, and then a rank",
+        Nodes,
+        (3, 1),
+        &[&OFTEN],
+        &[
+            "checkpoint_completed@1=TERM/agent:1",
+            "checkpoint_completed@2=INT/agent:1",
+            "checkpoint_completed@3=HUP/agent:2",
+            "checkpoint_completed@4=KILL/rank:1",
+        ],
+        Recovered(1),
+    ),
+    (
+        "a node is suspended for two seconds",
+        Nodes,
+        (3, 1),
+        &[&OFTEN],
+        &["checkpoint_completed@1=PAUSE/node:1"],
+        Checkpoints(4),
+    ),
+    (
+        "logging suspended: a daemon",
+        Shared,
+        (3, 1),
+        &[&FULL_SOON],
+        &["logging_suspended@3=TERM/daemon:1"],
+        Recovered(1),
+    ),
+    (
+        "logging suspended: a node is suspended for two seconds, a rank killed",
+        Nodes,
+        (3, 1),
+        &[&FULL_SOON],
+        &["logging_suspended@2=PAUSE/node:2", "logging_suspended@3=KILL/rank:1"],
+        Recovered(1),
+    ),
+    (
+        "logging suspended: a rank",
+        Nodes,
+        (3, 1),
+        &[&FULL_SOON],
+        &["logging_suspended@3=TERM/rank:2"],
+        Recovered(1),
+    ),
+];
+
+/// Which events send which signals to whom: the job ends.
+const ENDED: [(&str, &[&str]); 6] = [
+    ("SIGINT to mpirun", &["checkpoint_completed@1=INT/mpirun"]),
+    ("SIGTERM to mpirun", &["checkpoint_completed@1=TERM/mpirun"]),
+    (
+        "to all, as a batch system does",
+        &["checkpoint_completed@1=TERM/node:1+node:2", "checkpoint_completed@1=TERM/mpirun"],
+    ),
+    (
+        "SIGINT to mpirun while a daemon ends",
+        &["checkpoint_completed@1=TERM/daemon:1", "ended@1=INT/mpirun"],
+    ),
+    (
+        "SIGINT to mpirun when a node is lost",
+        &["checkpoint_completed@1=TERM/daemon:1", "set_rollback@1=INT/mpirun"],
+    ),
+    ("a rank is killed before its first checkpoint", &["ready@1=KILL/rank:1"]),
+];
+
+/// What undisturbed runs print, by shape.
+type Answers = BTreeMap<Shape, String>;
+
+/// Runs the tier.
+pub fn run(tier: &mut Tier) {
+    let mut answers = Answers::new();
+    for (title, storage, shape, options, faults, until) in SURVIVED {
+        let title = format!("signalled: {title}: {} × {}", shape.0, shape.1);
+        tier.check(&title, || {
+            let options = options.concat();
+            survives((storage, shape), &options, faults, until, &mut answers)
+        });
+    }
+    let title = "signalled: a daemon whose rank handles SIGTERM and exits: 3 × 1";
+    tier.check(title, || exits_on_term(&mut answers));
+    for (title, faults) in ENDED {
+        tier.check(&format!("signalled: {title}: 3 × 1"), || ends(faults).map(drop));
+    }
+    for (name, number) in [("INT", libc::SIGINT), ("TERM", libc::SIGTERM)] {
+        let title =
+            format!("signalled: SIG{name} to mpirun gives the exit code of stock jobs: 3 × 1");
+        tier.check(&title, || ends_as_stock(name, number));
+    }
+}
+
+fn answer(shape: Shape, answers: &mut Answers) -> Result<String> {
+    if let Some(answer) = answers.get(&shape) {
+        return Ok(answer.clone());
+    }
+    let scratch = Scratch::new("signals")?;
+    let answer = RING.answer(&RING.job(shape, ITERATIONS, &scratch)?.run()?, &scratch)?;
+    answers.insert(shape, answer.clone());
+    Ok(answer)
+}
+
+fn with_faults(job: TestJob, faults: &[&str]) -> TestJob {
+    // Under nohup everything ignores SIGHUP, ranks and daemons too.
+    let hangs_up = !ignores(libc::SIGHUP);
+    faults.iter().fold(job, |job, fault| {
+        let fault = if hangs_up { fault.to_string() } else { fault.replace("=HUP", "=TERM") };
+        job.with(&["--signal-at-event", &fault])
+    })
+}
+
+/// Does this process, and so whatever it starts?
+fn ignores(signal: i32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask & 1 << (signal - 1) != 0)
+}
+
+fn survives(
+    (storage, shape): (Storage, Shape),
+    options: &[&str],
+    faults: &[&str],
+    until: Until,
+    answers: &mut Answers,
+) -> Result<()> {
+    let known = answer(shape, answers)?;
+    let scratch = Scratch::new("signals")?;
+    let job = storage.with(RING.job(shape, ITERATIONS, &scratch)?, &scratch)?.with(options);
+    let mut job = with_faults(job, faults);
+    job.seconds = SECONDS;
+    // A daemon takes two seconds to end its ranks, and who is in MPI_Finalize by then cannot be
+    // recovered.
+    let ends = |fault: &&&str| !fault.contains("PAUSE") && !fault.contains("KILL");
+    let nodes = |fault: &&str| fault.matches("daemon:").count() + fault.matches("node:").count();
+    let lost: usize = faults.iter().filter(ends).map(nodes).sum();
+    let happened = || {
+        storage.events(&scratch).is_ok_and(|events| match until {
+            Recovered(times) => {
+                let known = count(&events, "node_lost") >= lost;
+                known && local_storage::all_have_replayed(&events, times)
+            }
+            Checkpoints(all) => count(&events, "checkpoint_completed") >= all,
+        })
+    };
+    let outcome = workloads::run_until(&job, &scratch, ITERATIONS / 2, happened)?;
+    RING.must_answer(&outcome, &scratch, &known)?;
+    must_have_come(&outcome)?;
+    if let Checkpoints(_) = until {
+        let events = storage.events(&scratch)?;
+        let lost = ["node_lost", "set_rollback", "protection_disabled", "agent_gone"];
+        let none = lost.iter().all(|event| count(&events, event) == 0);
+        outcome.must(none, "something was taken for lost")?;
+    }
+    must_be_clean(&outcome)
+}
+
+/// Every signal found somebody.
+fn must_have_come(outcome: &Outcome) -> Result<()> {
+    let missed = outcome.stderr.contains("cluster: ") && outcome.stderr.contains("there is no ");
+    outcome.must(!missed && outcome.stderr.contains("sent "), "somebody got no signal")
+}
+
+/// The daemon ends its rank, whose exit code is 0: that is no end of the rank.
+fn exits_on_term(answers: &mut Answers) -> Result<()> {
+    let scratch = Scratch::new("signals")?;
+    let library = workloads::library("exit_on_term", &scratch)?;
+    let preload = format!("LD_PRELOAD={}", library.display());
+    let faults = ["checkpoint_completed@1=TERM/daemon:1"];
+    survives((Shared, (3, 1)), &["--env", &preload], &faults, Recovered(1), answers)
+}
+
+/// The job does not end by itself. It ends soon, with an error, and nothing of it stays.
+fn ends(faults: &[&str]) -> Result<Outcome> {
+    let scratch = Scratch::new("signals")?;
+    let mut job =
+        with_faults(Nodes.with(RING.job((3, 1), GATE_OPEN, &scratch)?, &scratch)?, faults);
+    job.seconds = SECONDS_TO_END;
+    let outcome = job.run()?;
+    outcome.must(![0, 124].contains(&outcome.code), "the job should end with an error")?;
+    must_have_come(&outcome)?;
+    must_be_clean(&outcome)?;
+    Ok(outcome)
+}
+
+fn ends_as_stock(name: &str, number: i32) -> Result<()> {
+    let scratch = Scratch::new("signals")?;
+    let number = number.to_string();
+    let job = RING.job((3, 1), GATE_OPEN, &scratch)?;
+    let mut stock = job.with(&["--plain", "--signal", &number, "1.5"]);
+    stock.seconds = SECONDS_TO_END;
+    let stock = stock.run()?;
+    let ours = ends(&[&format!("checkpoint_completed@1={name}/mpirun")])?;
+    ours.must(ours.code == stock.code, &format!("the exit code should be {}", stock.code))?;
+    let silent = !ours.said().contains(NOT_RECOVERED) && !ours.said().contains("rustbtl");
+    ours.must(silent, "it says something of its own")
+}
