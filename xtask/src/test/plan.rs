@@ -11,8 +11,8 @@ use super::summary::Tier;
 use super::{
     TestOptions, checkpoint_faults, checkpoint_restart, cluster, coordinator_failover, crates,
     errors, examples, fuzz, guardians, local_storage, lost_output, miri, mpi, node_failure,
-    one_sided, parameters, phase_failures, programs, replay, slurm, source, spare_nodes,
-    suspension, time_determinants, trees, triggers,
+    node_names, one_sided, parameters, phase_failures, programs, replay, slurm, source,
+    spare_nodes, suspension, time_determinants, trees, triggers,
 };
 use crate::{build, setup};
 
@@ -99,7 +99,7 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t TestOptions) {
     tasks.push(Task::new("failures while a checkpoint is taken", Jobs, built, move |tier| {
         checkpoint_faults::run(tier, by_the_clock);
     }));
-    let more: [(&str, TaskRun); 17] = [
+    let more: [(&str, TaskRun); 18] = [
         ("checkpoint, kill -9 of everything, restart", checkpoint_restart::run),
         ("replay of nondeterministic events", replay::run),
         ("checkpoint triggers, and output of restarted jobs", triggers::run),
@@ -109,6 +109,7 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t TestOptions) {
         ("one-sided communication, files, and rollback", one_sided::run),
         ("recovery without a shared checkpoint directory", local_storage::run),
         ("failures in MPI_Finalize and while checkpoints are taken", phase_failures::run),
+        ("names of nodes", node_names::run),
         ("guardians", guardians::run),
         ("programs of others", programs::run),
         ("Open MPI source trees", trees::quick),
