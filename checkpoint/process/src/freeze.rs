@@ -24,7 +24,7 @@ mod sockets;
 mod suspend;
 mod tid_remap;
 
-pub use freezer::Freezer;
+pub use freezer::{Freezer, is_restored};
 
 use std::ops::Range;
 use std::os::fd::{OwnedFd, RawFd};

@@ -9,6 +9,7 @@
 //!    process is made; afterwards an error leaves no process behind.
 
 mod descriptors;
+mod folders;
 pub(crate) mod image_file;
 mod inspect;
 mod plan;

@@ -221,6 +221,35 @@ fn files_pipes_mappings_timers_and_limits_are_as_before() {
     });
 }
 
+/// As on another node.
+#[test]
+fn the_working_directory_and_tmpdir_of_another_node_are_made_empty() {
+    let folder = scratch("folders");
+    let (output, image) = (folder.join("output"), folder.join("image"));
+    let place = format!("/dev/shm/rustbtl-test-{}", std::process::id());
+    let [work, temporary] = ["work/here", "tmp"].map(|name| format!("{place}/{name}"));
+    for made in [&work, &temporary] {
+        std::fs::create_dir_all(made).unwrap();
+    }
+    std::fs::write(format!("{work}/old"), "").unwrap();
+    const SCRIPT: &str = "import os, time, tempfile\n\
+        print('ready', flush=True)\n\
+        time.sleep(0.5)\n\
+        open('new', 'w')\n\
+        print(os.listdir(), os.getcwd(), os.path.dirname(tempfile.mkdtemp()), flush=True)";
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", SCRIPT]).current_dir(&work).env("TMPDIR", &temporary);
+    let mut subject = Subject::start(&mut command, &output);
+    subject.wait_for("ready");
+    subject.checkpoint("fork", &image, &WriteOptions::default()).unwrap();
+    subject.kill();
+    std::fs::remove_dir_all(&place).unwrap();
+    let (subject, _) = Subject::restore(&image, &output, Ids::New);
+    let (status, text) = subject.finish(30);
+    std::fs::remove_dir_all(&place).unwrap();
+    assert_eq!((status, text), (0, format!("ready\n['new'] {work} {temporary}\n")));
+}
+
 #[test]
 fn openmp_gives_the_same_sum() {
     let path = program("openmp.c", &["-fopenmp", "-lm"]);

@@ -85,6 +85,7 @@ pub fn start(
     let mut driver = shared.enter();
     driver.host.place_counts(&members, 0);
     crate::mpi::interpose::install(&shared.glue);
+    crate::mpi::node_identity::install();
     crate::sync::engine_lock::note_first();
     if recorded.clock {
         crate::mpi::wtime::install(&shared.glue);

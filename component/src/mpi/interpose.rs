@@ -103,5 +103,6 @@ pub fn redirect_new_objects() {
         for function in [&WTIME, &TIME].into_iter().chain(of_c) {
             function.redirect();
         }
+        crate::mpi::node_identity::redirect();
     }
 }

@@ -1,7 +1,9 @@
-//! MPI as the program sees it: point-to-point, outcomes of tests and waits, clocks, files, windows.
+//! MPI as the program sees it: point-to-point, outcomes of tests and waits, clocks, files, windows;
+//! what the C library says of the node.
 
 pub mod files;
 pub mod interpose;
+pub mod node_identity;
 pub mod outcomes;
 pub mod point_to_point;
 pub mod time;

@@ -2,16 +2,24 @@
 
 use crate::os::{OsError, errno};
 
-/// Effective user id.
+/// What the kernel says of the node where this process is now. Not by uname(3): a process that was
+/// restored is told there where it was (`mpi/node_identity`).
+pub fn names() -> libc::utsname {
+    // SAFETY: bytes, of which all may be zero.
+    let mut names: libc::utsname = unsafe { core::mem::zeroed() };
+    // SAFETY: writable; the C library's structure is the kernel's.
+    unsafe { libc::syscall(libc::SYS_uname, &raw mut names) };
+    names
+}
+
+/// Its name.
 pub fn host_name() -> String {
-    let mut name = [0u8; 256];
-    // SAFETY: writable for its length, less the last byte, which stays zero.
-    unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
+    let name = names().nodename.map(|byte| byte as u8);
     let text = name.split(|&byte| byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
 }
 
-/// The user.
+/// Effective user id.
 pub fn uid() -> u32 {
     // SAFETY: no arguments, no failure.
     unsafe { libc::geteuid() }

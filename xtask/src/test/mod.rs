@@ -16,6 +16,7 @@ mod lost_output;
 mod miri;
 pub mod mpi;
 mod node_failure;
+mod node_names;
 mod one_sided;
 mod parameters;
 mod phase_failures;

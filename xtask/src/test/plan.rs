@@ -11,8 +11,8 @@ use super::summary::Tier;
 use super::{
     TestOptions, checkpoint_faults, checkpoint_restart, cluster, coordinator_failover, crates,
     errors, examples, fuzz, guardians, local_storage, lost_output, miri, mpi, node_failure,
-    one_sided, parameters, phase_failures, programs, replay, signals, slurm, source, spare_nodes,
-    suspension, time_determinants, trees, triggers,
+    node_names, one_sided, parameters, phase_failures, programs, replay, signals, slurm, source,
+    spare_nodes, suspension, time_determinants, trees, triggers,
 };
 use crate::{build, setup};
 
@@ -110,6 +110,7 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t TestOptions) {
         ("one-sided communication, files, and rollback", one_sided::run),
         ("recovery without a shared checkpoint directory", local_storage::run),
         ("failures in MPI_Finalize and while checkpoints are taken", phase_failures::run),
+        ("names of nodes", node_names::run),
         ("guardians", guardians::run),
         ("programs of others", programs::run),
         ("Open MPI source trees", trees::quick),

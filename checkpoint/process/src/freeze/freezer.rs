@@ -23,7 +23,7 @@ use crate::raw::{self, Errno};
 use crate::restore_args::{RESTORE_ARGS_BYTES, RestoreArgs};
 use core::marker::PhantomData;
 use core::ops::Range;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::os::fd::{FromRawFd, OwnedFd};
 
 /// Takes snapshots of this process. One per process; belongs to the checkpoint thread.
@@ -430,6 +430,7 @@ impl Freezer {
             |_| FreezeFailure::Refused(Name::of(&[b"the restore arguments"]), "they are damaged");
         let restore_args = RestoreArgs::decode(self.restore_args.items()).map_err(damaged)?;
         self.generation = restore_args.generation;
+        IS_RESTORED.store(true, Ordering::Release);
         let restorer = restore_args.restorer.clone();
         let bytes = (restorer.end - restorer.start) as usize;
         // SAFETY: every thread has left the restorer: the others are RESTORED, and this one is
@@ -454,6 +455,14 @@ impl Freezer {
         self.kernel_state.send_pending();
         Ok(())
     }
+}
+
+/// In the images of a restored process, too.
+static IS_RESTORED: AtomicBool = AtomicBool::new(false);
+
+/// Was this process restored from an image, ever? Known before any of its threads runs again.
+pub fn is_restored() -> bool {
+    IS_RESTORED.load(Ordering::Acquire)
 }
 
 /// Runs below the save point, in the process that is checkpointed.

@@ -1,11 +1,13 @@
 //! Where the objects of this process have the addresses of functions that they call in others:
 //! their global offset tables. `tid_remap.rs` changes them, and so does the component for MPI_Wtime
-//! and the like.
+//! and the like. And where an object has those that others look up in it: its table of symbols.
 //!
 //! Source: System V ABI, x86-64 supplement (dynamic linking); dl_iterate_phdr(3).
 
 use crate::raw;
 use core::ffi::{CStr, c_int, c_void};
+use core::mem::offset_of;
+use core::ops::Range;
 
 const DT_PLTRELSZ: i64 = 2;
 const DT_STRTAB: i64 = 5;
@@ -13,8 +15,10 @@ const DT_SYMTAB: i64 = 6;
 const DT_RELA: i64 = 7;
 const DT_RELASZ: i64 = 8;
 const DT_JMPREL: i64 = 23;
+const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const SHN_UNDEF: u16 = 0;
 const R_64: u32 = 1;
+const PF_R: u32 = 4;
 const R_GLOB_DAT: u32 = 6;
 const R_JUMP_SLOT: u32 = 7;
 
@@ -137,36 +141,65 @@ unsafe fn table<'a, T>(address: usize, count: usize) -> &'a [T] {
     unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance(address), count) }
 }
 
-fn object(info: &libc::dl_phdr_info, search: &mut Search<'_>) {
+/// The program headers of a loaded object.
+fn headers(info: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
+    // SAFETY: the object cannot go while it is visited.
+    unsafe { table(info.dlpi_phdr.expose_provenance(), info.dlpi_phnum.into()) }
+}
+
+/// Its segments of a kind.
+fn segments(
+    info: &libc::dl_phdr_info,
+    headers: &[libc::Elf64_Phdr],
+    kind: u32,
+) -> impl Iterator<Item = Range<usize>> {
     let base = info.dlpi_addr as usize;
-    // SAFETY: the program headers of a loaded object, which cannot go while they are visited.
-    let headers: &[libc::Elf64_Phdr] =
-        unsafe { table(info.dlpi_phdr.expose_provenance(), info.dlpi_phnum.into()) };
-    let range = |header: &libc::Elf64_Phdr| {
+    headers.iter().filter(move |header| header.p_type == kind).map(move |header| {
         let start = base + header.p_vaddr as usize;
         start..start + header.p_memsz as usize
-    };
-    let of = |kind| headers.iter().filter(move |header| header.p_type == kind).map(range);
+    })
+}
+
+/// What the dynamic linker knows of an object.
+struct Dynamics<'a> {
+    base: usize,
+    entries: &'a [Dynamic],
+}
+
+impl<'a> Dynamics<'a> {
+    fn of(info: &'a libc::dl_phdr_info, headers: &[libc::Elf64_Phdr]) -> Option<Self> {
+        let range = segments(info, headers, libc::PT_DYNAMIC).next()?;
+        // SAFETY: the object's dynamic section.
+        let entries = unsafe { table(range.start, range.len() / size_of::<Dynamic>()) };
+        Some(Self { base: info.dlpi_addr as usize, entries })
+    }
+
+    fn value(&self, tag: i64) -> usize {
+        let used = self.entries.iter().take_while(|entry| entry.tag != 0);
+        used.filter(|entry| entry.tag == tag).map(|entry| entry.value as usize).next().unwrap_or(0)
+    }
+
+    /// The dynamic linker has made addresses of them; where it has not, they are offsets.
+    fn address(&self, tag: i64) -> usize {
+        match self.value(tag) {
+            0 => 0,
+            value if value < self.base => self.base + value,
+            value => value,
+        }
+    }
+}
+
+fn object(info: &libc::dl_phdr_info, search: &mut Search<'_>) {
+    let (base, headers) = (info.dlpi_addr as usize, headers(info));
+    let of = |kind| segments(info, headers, kind);
     let has = |address: &usize| of(libc::PT_LOAD).any(|range| range.contains(address));
-    let Some(dynamic) = of(libc::PT_DYNAMIC).next() else { return };
     // The kernel's own object has no relocations, and its table no addresses.
-    if search.objects.not_in.iter().any(has) || !has(&dynamic.start) {
+    let is_complete = of(libc::PT_DYNAMIC).next().is_some_and(|dynamic| has(&dynamic.start));
+    if search.objects.not_in.iter().any(has) || !is_complete {
         return;
     }
-    let count = dynamic.len() / size_of::<Dynamic>();
-    // SAFETY: the object's dynamic section.
-    let entries: &[Dynamic] = unsafe { table(dynamic.start, count) };
-    let value = |tag| {
-        let used = entries.iter().take_while(|entry| entry.tag != 0);
-        used.filter(|entry| entry.tag == tag).map(|entry| entry.value as usize).next().unwrap_or(0)
-    };
-    // The dynamic linker has made addresses of them; where it has not, they are offsets.
-    let address = |tag| match value(tag) {
-        0 => 0,
-        value if value < base => base + value,
-        value => value,
-    };
-    let (symbols, names) = (address(DT_SYMTAB), address(DT_STRTAB));
+    let Some(dynamic) = Dynamics::of(info, headers) else { return };
+    let (symbols, names) = (dynamic.address(DT_SYMTAB), dynamic.address(DT_STRTAB));
     if !has(&symbols) || !has(&names) {
         return;
     }
@@ -182,8 +215,8 @@ fn object(info: &libc::dl_phdr_info, search: &mut Search<'_>) {
         if meant == Some(false) {
             return;
         }
-        let count = value(bytes) / size_of::<Relocation>();
-        let start = address(start);
+        let count = dynamic.value(bytes) / size_of::<Relocation>();
+        let start = dynamic.address(start);
         // SAFETY: the object's table of relocations, which the dynamic linker has worked through.
         for relocation in unsafe { table::<Relocation>(start, count) } {
             let (kind, symbol) = (relocation.info as u32, (relocation.info >> 32) as usize);
@@ -258,9 +291,115 @@ pub unsafe fn redirect(names: &[&CStr], objects: &Objects<'_>, function: usize) 
     found.len()
 }
 
+struct Definition<'a> {
+    name: &'a CStr,
+    stock: usize,
+    function: usize,
+    done: bool,
+}
+
+/// Where an object has the address of a function that it defines: in its table of symbols, which is
+/// searched by DT_GNU_HASH (four numbers, a filter, buckets, chains).
+fn definition(info: &libc::dl_phdr_info, wanted: &Definition<'_>) -> Option<usize> {
+    const STT_FUNC: u8 = 2;
+    let (base, headers) = (info.dlpi_addr as usize, headers(info));
+    if !segments(info, headers, libc::PT_LOAD).any(|range| range.contains(&wanted.stock)) {
+        return None;
+    }
+    let dynamic = Dynamics::of(info, headers)?;
+    let (symbols, names) = (dynamic.address(DT_SYMTAB), dynamic.address(DT_STRTAB));
+    let hash = dynamic.address(DT_GNU_HASH);
+    // In memory that is only read: code stays as it is.
+    let is_data = |header: &libc::Elf64_Phdr| {
+        let start = base + header.p_vaddr as usize;
+        let range = start..start + header.p_memsz as usize;
+        header.p_type == libc::PT_LOAD && header.p_flags == PF_R && range.contains(&symbols)
+    };
+    if hash == 0 || names == 0 || !headers.iter().any(is_data) {
+        return None;
+    }
+    // SAFETY: the head of the object's hash table.
+    let head: &[u32] = unsafe { table(hash, 4) };
+    let [buckets, first, filter, _] = [0, 1, 2, 3].map(|at| head[at] as usize);
+    let buckets_at = hash + 16 + filter * size_of::<u64>();
+    let chains_at = buckets_at + buckets * size_of::<u32>();
+    let word = |at: usize| {
+        // SAFETY: inside the object's hash table.
+        let word: &[u32] = unsafe { table(at, 1) };
+        word[0]
+    };
+    let step = |hash: u32, byte: &u8| hash.wrapping_mul(33).wrapping_add((*byte).into());
+    let key = wanted.name.to_bytes().iter().fold(5381, step);
+    let mut index = word(buckets_at + key as usize % buckets * size_of::<u32>()) as usize;
+    while index >= first {
+        let here = word(chains_at + (index - first) * size_of::<u32>());
+        let at = symbols + index * size_of::<libc::Elf64_Sym>();
+        // SAFETY: chains name symbols of the object's table.
+        let symbol: &[libc::Elf64_Sym] = unsafe { table(at, 1) };
+        let text = names + symbol[0].st_name as usize;
+        // SAFETY: names of symbols end with 0.
+        let text = unsafe { CStr::from_ptr(core::ptr::with_exposed_provenance(text)) };
+        let is_it = base.wrapping_add(symbol[0].st_value as usize) == wanted.stock;
+        if here | 1 == key | 1 && text == wanted.name && is_it {
+            let is_function = symbol[0].st_info & 15 == STT_FUNC;
+            return is_function.then_some(at + offset_of!(libc::Elf64_Sym, st_value));
+        }
+        if here & 1 == 1 {
+            break;
+        }
+        index += 1;
+    }
+    None
+}
+
+/// Has the dynamic linker find `function` where it would find `stock`, the function with this name:
+/// for objects that are loaded from now on, and for who looks it up (dlsym). Was that possible?
+///
+/// # Safety
+/// `function` takes and gives what the other one does, and is never unloaded.
+pub unsafe fn redefine(name: &CStr, stock: usize, function: usize) -> bool {
+    extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
+        // SAFETY: the C library gives a valid structure.
+        let info = unsafe { &*info };
+        // SAFETY: our own data, given below.
+        let wanted = unsafe { &mut *data.cast::<Definition<'_>>() };
+        let Some(address) = definition(info, wanted) else { return 0 };
+        let entry = GotEntry { address, name: 0, sealed: true };
+        // Added to the object's base again when it is used.
+        let offset = wanted.function.wrapping_sub(info.dlpi_addr as usize);
+        // SAFETY: the promise of `redefine`.
+        unsafe { replace_entry(&entry, offset) };
+        wanted.done = true;
+        1
+    }
+    let mut wanted = Definition { name, stock, function, done: false };
+    // SAFETY: the function fits the data, which lives.
+    unsafe { libc::dl_iterate_phdr(Some(note_of(visit)), (&raw mut wanted).cast()) };
+    wanted.done
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_looks_a_function_up_later_finds_the_other_one() {
+        extern "C" fn own_getpgrp() -> libc::pid_t {
+            7
+        }
+        let own = own_getpgrp as *const ();
+        // SAFETY: looks up a name.
+        let find = || unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"getpgrp".as_ptr()) }.addr();
+        let stock = find();
+        // SAFETY: it takes and gives what getpgrp does.
+        assert!(unsafe { redefine(c"getpgrp", stock, own as usize) });
+        assert!(stock != own.addr() && find() == own.addr());
+        // SAFETY: as above; there is no such function at that address.
+        assert!(!unsafe { redefine(c"getpgrp", stock + 1, own as usize) });
+        // SAFETY: what was there before, which ours now stands for.
+        let again = unsafe { redefine(c"getpgrp", own.addr(), stock) };
+        assert!(!again, "it is no function of the object in which it would be looked for");
+    }
 
     #[test]
     fn the_entry_of_a_function_holds_its_address() {

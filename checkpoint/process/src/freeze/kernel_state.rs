@@ -167,7 +167,7 @@ impl KernelState {
             }
         }
         for (resource, limit) in self.limits.iter().enumerate() {
-            let _ = raw::pass(libc::SYS_setrlimit, [resource, 0, 0, 0, 0], 1, limit);
+            restore_limit(resource, limit);
         }
         if self.alternate_stack[1] & libc::SS_DISABLE as usize == 0 {
             let _ = raw::pass(libc::SYS_sigaltstack, [0; 5], 0, &self.alternate_stack);
@@ -193,6 +193,18 @@ impl KernelState {
         for signal in signals(self.pending) {
             let _ = raw::plain(libc::SYS_kill, [pid, signal, 0, 0]);
         }
+    }
+}
+
+/// Sets a limit (soft, hard), as far as this node's own hard limit lets an ordinary user.
+fn restore_limit(resource: usize, limit: &[u64; 2]) {
+    let a = [resource, 0, 0, 0, 0];
+    let mut here = [0u64; 2];
+    if raw::pass(libc::SYS_setrlimit, a, 1, limit).is_err()
+        && raw::fill(libc::SYS_getrlimit, a, 1, &mut here).is_ok()
+    {
+        let most = limit.map(|limit| limit.min(here[1]));
+        let _ = raw::pass(libc::SYS_setrlimit, a, 1, &most);
     }
 }
 
@@ -249,4 +261,35 @@ pub fn thread_status(tid: u32, buffer: &mut MmapVec<u8>) -> Result<([u8; 16], u6
     let waiting = proc_files::after(text, "SigPnd:");
     let waiting = waiting.and_then(|text| proc_files::number(text, 16)).unwrap_or(0);
     Ok((name, waiting))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_restored_as_far_as_the_hard_limit_of_the_node_permits() {
+        const CORE: usize = libc::RLIMIT_CORE as usize;
+        let set = |limit: [u64; 2]| raw::pass(libc::SYS_setrlimit, [CORE, 0, 0, 0, 0], 1, &limit);
+        let get = || {
+            let mut limit = [0u64; 2];
+            raw::fill(libc::SYS_getrlimit, [CORE, 0, 0, 0, 0], 1, &mut limit).unwrap();
+            limit
+        };
+        let as_a_user = move || {
+            // Version 3, this thread; no capability.
+            let (head, none) = ([0x2008_0522u32, 0], [0u32; 6]);
+            // SAFETY: two structures that the kernel reads.
+            let done = unsafe { libc::syscall(libc::SYS_capset, head.as_ptr(), none.as_ptr()) };
+            assert_eq!(done, 0);
+            set([100, 1000]).unwrap();
+            restore_limit(CORE, &[500, 2000]);
+            assert_eq!(get(), [500, 1000]);
+            restore_limit(CORE, &[u64::MAX, u64::MAX]);
+            assert_eq!(get(), [1000, 1000]);
+            restore_limit(CORE, &[3, 900]);
+            assert_eq!(get(), [3, 900]);
+        };
+        std::thread::spawn(as_a_user).join().unwrap();
+    }
 }

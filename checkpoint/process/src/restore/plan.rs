@@ -51,7 +51,7 @@ pub struct Plan<'a> {
     /// The machine: shared objects of two have nothing to do with each other.
     pub origin: &'a str,
     processor: &'a [u8],
-    folder: &'a [u8],
+    pub folder: &'a [u8],
 }
 
 impl<'a> Plan<'a> {

@@ -4,6 +4,7 @@
 //! threads run code of the image from the moment that they are started, and wait there for their
 //! checkpoint thread, which releases them when the process is complete.
 
+use super::folders;
 use super::image_file::{ImageFile, ReadBuffers};
 use super::plan::{self, Plan};
 use super::remote_syscalls::{Mmap, RemoteSyscalls};
@@ -29,6 +30,7 @@ pub fn restore(path: &Path, options: RestoreOptions) -> Result<RestoredChild, Pr
     let start = Instant::now();
     let image = ImageFile::open(path)?;
     let mut plan = Plan::of(&image)?;
+    folders::make_working_directory(plan.folder);
     plan.check_machine()?;
     if options.payload.len() > PAYLOAD_BYTES_MAX {
         let what = format!("a payload of {} bytes", options.payload.len());
@@ -38,6 +40,7 @@ pub fn restore(path: &Path, options: RestoreOptions) -> Result<RestoredChild, Pr
     let mut restoring = Restoring::begin(&mut plan, &options, &objects)?;
     restoring.map_memory()?;
     let filled_bytes = restoring.fill(&image, options.threads)?;
+    folders::make_temporary_folder(restoring.remote.pid(), &restoring.plan.fields);
     restoring.finish_memory()?;
     let muted = restoring.descriptors(&options)?;
     let ids = restoring.threads()?;
