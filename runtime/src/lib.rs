@@ -18,6 +18,7 @@ pub mod cli;
 pub mod command;
 pub mod coordinator;
 pub mod guardian;
+pub mod half_open;
 pub mod jobs;
 pub mod link;
 pub mod local;

@@ -20,8 +20,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where a node keeps images.
 fn folder(job: &Job, node: &str) -> PathBuf {
-    let user = format!("rustbtl-{}-{node}", os::euid());
-    job.scratch.0.join("local").join(user).join(&job.name)
+    let name = format!("rustbtl-{}-{node}.{}", os::euid(), job.name);
+    job.scratch.0.join("local").join(name)
 }
 
 /// Files of a checkpoint on a node.
