@@ -3,10 +3,11 @@
 //! which one gives way if there are too many: `rustbtl_coordination::half_open`.
 
 use crate::auth::{Host, Progress, Secret, UnauthenticatedPeer};
+use crate::listen::Listeners;
 use crate::os::Poll;
 use rustbtl_coordination::half_open::{HalfOpen, victim};
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
@@ -68,10 +69,12 @@ impl HalfOpenPeers {
     }
 
     /// Accepts those that wait.
-    pub fn accept(&mut self, listener: &TcpListener) {
-        for _ in 0..ACCEPTS {
-            let Ok((stream, address)) = listener.accept() else { return };
-            self.add(stream, address);
+    pub fn accept(&mut self, listeners: &Listeners) {
+        for listener in listeners.all() {
+            for _ in 0..ACCEPTS {
+                let Ok((stream, address)) = listener.accept() else { break };
+                self.add(stream, address);
+            }
         }
     }
 
@@ -128,6 +131,7 @@ mod tests {
     use super::*;
     use crate::auth;
     use std::io::Read;
+    use std::net::{Ipv4Addr, TcpListener};
 
     const SECRET: Secret = [7; 32];
 
@@ -137,9 +141,8 @@ mod tests {
 
     #[test]
     fn whoever_knows_the_secret_gets_in_behind_any_number_of_silent_connections() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let at = listener.local_addr().unwrap();
+        let listeners = Listeners::open(&[Ipv4Addr::LOCALHOST.into()], 0).unwrap();
+        let at = (Ipv4Addr::LOCALHOST, listeners.port()).into();
         let mut peers = HalfOpenPeers::new(Host::Coordinator, 8);
         let mut silent: Vec<TcpStream> =
             (0..100).map(|_| TcpStream::connect(at).unwrap()).collect();
@@ -148,7 +151,7 @@ mod tests {
         });
         let (mut inside, mut refused) = (0, 0);
         while inside == 0 {
-            peers.accept(&listener);
+            peers.accept(&listeners);
             let outcomes = peers.advance(&SECRET);
             inside += authenticated(&outcomes);
             refused += outcomes.len() - authenticated(&outcomes);

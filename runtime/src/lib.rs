@@ -21,6 +21,7 @@ pub mod guardian;
 pub mod half_open;
 pub mod jobs;
 pub mod link;
+pub mod listen;
 pub mod local;
 pub mod node;
 pub mod os;

@@ -253,6 +253,11 @@ pub fn unhex<const N: usize>(digits: &str) -> Option<[u8; N]> {
 fn addresses(text: &str) -> Option<Vec<SocketAddr>> {
     let (port, uri) = text.split_once(' ').unwrap_or((text, ""));
     let port: u16 = port.parse().ok()?;
+    Some(hosts(uri).into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
+}
+
+/// The addresses in such a text; this host comes last.
+pub fn hosts(uri: &str) -> Vec<IpAddr> {
     let mut all: Vec<IpAddr> = Vec::new();
     for part in uri.split(';') {
         let Some((_, hosts)) = part.split_once("://") else { continue };
@@ -267,7 +272,7 @@ fn addresses(text: &str) -> Option<Vec<SocketAddr>> {
         all.extend(parsed);
     }
     all.push(Ipv4Addr::LOCALHOST.into());
-    Some(all.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
+    all
 }
 
 #[cfg(test)]

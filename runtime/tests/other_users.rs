@@ -32,7 +32,7 @@ fn a_checkpoint_of_another_user_is_not_restarted_from() {
     let mode = |path: &Path| path.metadata().expect("it is there").permissions().mode() & 0o777;
     assert_eq!(mode(&folder), 0o700);
     assert_eq!(mode(&folder.join("checkpoint-1")), 0o700);
-    assert_eq!(mode(&folder.join("checkpoint-1/rank-0.img")), 0o600);
+    assert_eq!(mode(&folder.join("checkpoint-1/manifest.json")), 0o600);
     assert_eq!(job.finish(), [0; 2]);
     let shown = folder.display().to_string();
     // In place of mpirun: exit code 0 shows that it was reached.

@@ -9,6 +9,7 @@ use crate::agent::stream::BlockingStream;
 use crate::auth::{Host, Secret};
 use crate::guardian::images;
 use crate::half_open::{HalfOpenPeers, Outcome};
+use crate::listen::Listeners;
 use crate::local;
 use crate::os;
 use crate::os::Poll;
@@ -18,8 +19,7 @@ use rustbtl_fragments::ids::PeerId;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::net::{IpAddr, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,28 +32,26 @@ const UNAUTHENTICATED_MAX: usize = 16;
 const RECEIVERS_MAX: usize = 16;
 
 /// Listens as long as this process lives, at the port that is returned.
-pub fn open(folder: &Path, secret: Secret) -> io::Result<u16> {
-    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
-        .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
-    listener.set_nonblocking(true)?;
-    let port = listener.local_addr()?.port();
+pub fn open(folder: &Path, secret: Secret, hosts: &[IpAddr]) -> io::Result<u16> {
+    let listeners = Listeners::open(hosts, 0)?;
+    let port = listeners.port();
     let folder: Arc<Path> = folder.into();
     thread::Builder::new().name("replica-server".into()).spawn(move || {
-        let _ = accept_peers(&listener, &folder, &secret);
+        let _ = accept_peers(&listeners, &folder, &secret);
     })?;
     Ok(port)
 }
 
-fn accept_peers(listener: &TcpListener, folder: &Arc<Path>, secret: &Secret) -> io::Result<()> {
+fn accept_peers(listeners: &Listeners, folder: &Arc<Path>, secret: &Secret) -> io::Result<()> {
     let mut peers = HalfOpenPeers::new(Host::ReplicaServer, UNAUTHENTICATED_MAX);
     let receivers = Arc::new(AtomicUsize::new(0));
     loop {
         let mut poll = Poll::default();
-        let come = poll.add(listener.as_raw_fd(), false);
+        let come = listeners.poll(&mut poll);
         peers.poll(&mut poll);
         poll.wait(peers.deadline())?;
-        if poll.is_ready(come) {
-            peers.accept(listener);
+        if come.iter().any(|&slot| poll.is_ready(slot)) {
+            peers.accept(listeners);
         }
         for outcome in peers.advance(secret) {
             if let Outcome::Authenticated(stream) = outcome {

@@ -21,6 +21,7 @@ pub use crate::spare::proxy::{KILLED, Proxy};
 use crate::auth::Host;
 use crate::half_open::{HalfOpenPeers, Outcome};
 use crate::link::Link;
+use crate::listen::{Listeners, hosts_towards};
 use crate::local;
 use crate::local::Local;
 use crate::node;
@@ -29,7 +30,6 @@ use crate::os::Poll;
 use crate::settings::{NoSettings, Settings};
 use crate::spare::guardians::SpareGuardians;
 use rustbtl_coordination::control::{FromNode, ToNode};
-use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ const ORTED_ENDS: Duration = Duration::from_secs(2);
 struct Spare {
     settings: Settings,
     orted: OwnedFd,
-    listener: TcpListener,
+    listeners: Listeners,
     agent: Link,
     agents_left: u32,
     unauthenticated: HalfOpenPeers,
@@ -77,18 +77,15 @@ pub fn run() -> Result<(), String> {
         NoSettings::Invalid(variable) => format!("the variable {variable} makes no sense"),
     })?;
     let listening = |error| format!("listening: {error}");
-    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
-        .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)))
-        .map_err(listening)?;
-    listener.set_nonblocking(true).map_err(listening)?;
+    let listeners = Listeners::open(&hosts_towards(&settings.coordinator), 0).map_err(listening)?;
     let local = settings.local.as_deref().map(Local::enter).transpose()?;
-    let port = listener.local_addr().map_err(listening)?.port();
+    let port = listeners.port();
     let agent = reach_agent(&settings, port)?;
     let guardians = SpareGuardians::new(settings.local.clone());
     let mut spare = Spare {
         settings,
         orted,
-        listener,
+        listeners,
         agent,
         agents_left: AGENTS_MAX,
         unauthenticated: HalfOpenPeers::new(Host::Spare, UNAUTHENTICATED_MAX),
@@ -116,7 +113,7 @@ impl Spare {
             let mut poll = Poll::default();
             let orphaned = poll.add(self.orted.as_raw_fd(), false);
             let agent = poll.add(self.agent.fd(), self.agent.wants_to_write());
-            let come = poll.add(self.listener.as_raw_fd(), false);
+            let come = self.listeners.poll(&mut poll);
             self.unauthenticated.poll(&mut poll);
             if poll.wait(self.unauthenticated.deadline()).is_err() || poll.is_ready(orphaned) {
                 return SpareEnd::Orphaned;
@@ -126,8 +123,8 @@ impl Spare {
             {
                 return end;
             }
-            if poll.is_ready(come) {
-                self.unauthenticated.accept(&self.listener);
+            if come.iter().any(|&slot| poll.is_ready(slot)) {
+                self.unauthenticated.accept(&self.listeners);
             }
             for outcome in self.unauthenticated.advance(&self.settings.secret) {
                 if let Outcome::Authenticated(stream) = outcome {

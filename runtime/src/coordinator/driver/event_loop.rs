@@ -24,6 +24,7 @@ use crate::coordinator::job::tables::mpirun_orders::{MpirunOrder, to_mpirun};
 use crate::half_open::{HalfOpenPeers, Outcome};
 use crate::jobs;
 use crate::link::Link;
+use crate::listen::Listeners;
 use crate::os::Poll;
 use rustbtl_coordination::control::{CheckpointId, FromNode, FromRank, ToNode, ToRank};
 use rustbtl_coordination::notice_limit::NoticeLimit;
@@ -32,7 +33,6 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufRead, BufReader};
-use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -70,7 +70,7 @@ pub(crate) struct Coordinator {
     /// For a failover.
     pub(crate) failover_store: Option<FailoverStore>,
     pub(crate) manifest_writer: ManifestWriter,
-    pub(crate) listener: TcpListener,
+    pub(crate) listeners: Listeners,
     pub(crate) commands: UnixListener,
     pub(crate) socket: PathBuf,
     pub(crate) unauthenticated: HalfOpenPeers,
@@ -143,7 +143,7 @@ impl Coordinator {
         loop {
             let mut poll = Poll::default();
             let mpirun = poll.add(input.get_ref().as_raw_fd(), false);
-            let listener = poll.add(self.listener.as_raw_fd(), false);
+            let listeners = self.listeners.poll(&mut poll);
             let commands = poll.add(self.commands.as_raw_fd(), false);
             let manifest_writer = poll.add(self.manifest_writer.fd(), false);
             self.unauthenticated.poll(&mut poll);
@@ -179,8 +179,8 @@ impl Coordinator {
                     self.handle_client(id);
                 }
             }
-            if poll.is_ready(listener) {
-                self.unauthenticated.accept(&self.listener);
+            if listeners.iter().any(|&slot| poll.is_ready(slot)) {
+                self.unauthenticated.accept(&self.listeners);
             }
             self.drive_authentication();
             if poll.is_ready(commands) {

@@ -17,6 +17,7 @@ use crate::coordinator::job::state::Job;
 use crate::coordinator::job::tables::mpirun_orders::to_mpirun;
 use crate::guardian::output_offsets::FOLDER;
 use crate::half_open::HalfOpenPeers;
+use crate::listen::Listeners;
 use crate::settings::hex;
 use crate::{jobs, os};
 use rustbtl_coordination::control::CheckpointId;
@@ -27,7 +28,7 @@ use rustbtl_process::private_files::{Folder, make_folders};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufRead, Read};
-use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+use std::net::IpAddr;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -92,17 +93,11 @@ fn share_output(config: &JobConfig, name: &str) {
     }
 }
 
-fn listen(port: u16) -> io::Result<TcpListener> {
-    // Takes IPv4, too, where the system allows it (the default).
-    TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
-        .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
-}
-
 /// The port of a killed coordinator is free when its process has ended completely.
-fn listen_again(port: u16) -> io::Result<TcpListener> {
+fn listen_again(hosts: &[IpAddr], port: u16) -> io::Result<Listeners> {
     let until = Instant::now() + PORT_PATIENCE;
     loop {
-        match listen(port) {
+        match Listeners::open(hosts, port) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -152,13 +147,15 @@ impl Coordinator {
         if config.directory.is_some() && failover.is_none() {
             share_output(&config, &name);
         }
-        let (secret, listener) = match &failover {
-            Some((_, port, secret)) => (*secret, listen_again(*port)),
-            None => (os::random().map_err(text("drawing the job's secret"))?, listen(0)),
+        let (secret, listeners) = match &failover {
+            Some((_, port, secret)) => (*secret, listen_again(&config.hosts, *port)),
+            None => (
+                os::random().map_err(text("drawing the job's secret"))?,
+                Listeners::open(&config.hosts, 0),
+            ),
         };
-        let listener = listener.map_err(text("listening for agents"))?;
-        listener.set_nonblocking(true).map_err(text("listening for agents"))?;
-        let port = listener.local_addr().map_err(text("listening for agents"))?.port();
+        let listeners = listeners.map_err(text("listening for agents"))?;
+        let port = listeners.port();
         let socket = jobs::socket(&jobs::directory(&name)?, &name);
         if failover.is_some() {
             let _ = fs::remove_file(&socket);
@@ -197,7 +194,7 @@ impl Coordinator {
             events,
             failover_store,
             manifest_writer,
-            listener,
+            listeners,
             commands,
             socket,
             unauthenticated: HalfOpenPeers::new(Host::Coordinator, UNAUTHENTICATED_MAX),
