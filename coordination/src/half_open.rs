@@ -1,5 +1,5 @@
-//! Connections that have not authenticated themselves yet. Anybody can open some, and keep them open
-//! without a word: which one gives way when there are too many?
+//! Connections that have not authenticated themselves yet. Anybody can open some, and keep them
+//! open without a word: which one gives way when there are too many?
 //!
 //! 1. Those from addresses at which nothing of the job is known give way first.
 //! 2. Among these, or if there are none, the address that has most of them; of its connections the
@@ -7,8 +7,8 @@
 //! 3. A new connection counts like the others, so one from an unknown address never closes one from
 //!    a known address, and one address alone closes none but its own while others have fewer.
 
+use core::net::{IpAddr, Ipv6Addr};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
 
 /// What is known of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,8 +7,9 @@
 //!   shared-RESTART/       where restored processes find memory that they share; locked by each
 //!                         guardian that may need it
 //! ```
-//! Nobody outside the job can guess its name, so nobody is there first. Who removes the directory holds the lock; who gets the lock of a directory that was removed
-//! starts over. So a guardian always reaches an agent that serves it, not one that ends.
+//! Nobody outside the job can guess its name, so nobody is there first. Who removes the directory
+//! holds the lock; who gets the lock of a directory that was removed starts over. So a guardian
+//! always reaches an agent that serves it, not one that ends.
 
 use crate::os;
 use crate::settings;

@@ -50,7 +50,7 @@ fn job_folder(directory: &Path, name: &str, failover: bool) -> Result<(), String
     let made = make_folders(directory).and_then(|()| {
         let path = directory.join(name);
         let folder = if failover { Folder::open(&path) } else { Folder::create(&path) };
-        Ok(drop(folder?))
+        folder.map(drop).map_err(io::Error::from)
     });
     made.map_err(|error| {
         format!(
