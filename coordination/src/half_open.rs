@@ -56,6 +56,7 @@ pub fn victim(connections: &[HalfOpen]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn at(address: &str, is_known: bool, since: u64) -> HalfOpen {
         HalfOpen { address: address.parse().unwrap(), is_known, since }
@@ -89,5 +90,26 @@ mod tests {
         let all = [at("10.0.0.1", true, 5), at("10.0.0.2", true, 1), at("10.0.0.1", true, 4)];
         assert_eq!(victim(&all), Some(2));
         assert_eq!(victim(&[]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_open_the_rules_hold(
+            all in proptest::collection::vec((0u8..4, any::<bool>(), 0u64..9), 1..40)
+        ) {
+            let all: Vec<HalfOpen> = all
+                .into_iter()
+                .map(|(host, is_known, since)| at(&format!("10.0.0.{host}"), is_known, since))
+                .collect();
+            let chosen = all[victim(&all).unwrap()];
+            let eligible = |one: &&HalfOpen| !one.is_known || all.iter().all(|one| one.is_known);
+            prop_assert!(eligible(&&chosen), "1");
+            let of = |host| all.iter().filter(eligible).filter(|one| one.address == host).count();
+            for one in all.iter().filter(eligible) {
+                prop_assert!(of(one.address) <= of(chosen.address), "2");
+                let same = one.address == chosen.address;
+                prop_assert!(!same || chosen.since <= one.since, "2");
+            }
+        }
     }
 }

@@ -258,7 +258,7 @@ impl StoredCheckpoints {
             }
             Ok((Err(error), _)) => self.problems.push(error.to_string()),
             // Other folders may lie beside those of jobs, and may be anybody's.
-            Err(error) if !has_checkpoints(path) && !error.is_foreign() => {}
+            Err(_) if !has_checkpoints(path) => {}
             Err(error) if error.is_foreign() => self.foreign.push(error.to_string()),
             Err(error) => self.problems.push(error.to_string()),
         }
