@@ -76,7 +76,9 @@ impl EngineHost {
     fn copy_step(&mut self) -> Option<Op> {
         let begin = self.log_cost.begin();
         let copied = self.pending_copies.step();
-        self.count_log_cost(begin);
+        if self.pending_copies.has_copied() {
+            self.count_log_cost(begin);
+        }
         if let Some(peer) = self.pending_copies.take_overdue() {
             self.set_acknowledges(peer, false);
         }

@@ -54,7 +54,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// How many there are.
-pub const COUNTERS: usize = 21;
+pub const COUNTERS: usize = 22;
 
 /// All counters with their names in reports.
 pub fn counters(driver: &Driver) -> [(&'static str, u64); COUNTERS] {
@@ -83,6 +83,7 @@ pub fn counters(driver: &Driver) -> [(&'static str, u64); COUNTERS] {
         ("checkpoints", completed),
         ("piggyback_frames", c.piggyback_frames),
         ("log_budget_bytes", driver.host.log.budget_bytes()),
+        ("log_cost_ns", driver.host.log_cost.spent_ns()[0]),
     ]
 }
 

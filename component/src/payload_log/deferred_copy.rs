@@ -77,6 +77,8 @@ pub struct PendingLogCopies {
     copier: Option<LogCopier>,
     /// A receiver that did not acknowledge in time.
     overdue: Option<PeerId>,
+    /// The last step has copied something.
+    has_copied: bool,
 }
 
 impl PendingLogCopies {
@@ -153,6 +155,11 @@ impl PendingLogCopies {
         self.overdue.take()
     }
 
+    /// Has the last step copied anything? Where all copies are put off it has not.
+    pub fn has_copied(&self) -> bool {
+        self.has_copied
+    }
+
     /// Is all of a message in the record by now?
     fn poll_copy(&mut self, at: usize) -> bool {
         let message = &mut self.messages[at];
@@ -174,7 +181,9 @@ impl PendingLogCopies {
     pub fn step(&mut self) -> Option<Copied> {
         let now = ticks();
         let may = |message: &&Message| !message.copy.is_begun() && !message.is_put_off(now);
-        if let Some(message) = self.messages.iter().find(may) {
+        let next = self.messages.iter().find(may);
+        self.has_copied = next.is_some();
+        if let Some(message) = next {
             self.overdue = message.acknowledged_by.filter(|_| message.sent).or(self.overdue);
             message.copy.step();
         }
@@ -462,6 +471,7 @@ mod tests {
         pending_copies.add(&mut log, record, op, Some(PeerId(1)));
         assert!(!pending_copies.settle(op, 1000) && pending_copies.step().is_none());
         assert!(!pending_copies.messages[0].copy.is_begun(), "put off");
+        assert!(!pending_copies.has_copied(), "waiting is not the log's cost");
         // It is acknowledged.
         let mut at = 0;
         assert_eq!(pending_copies.drop_copy(&mut at, |of| of == record), Some(op), "U2");
@@ -479,6 +489,7 @@ mod tests {
         assert!(!pending_copies.messages[0].copy.is_begun(), "something of it has moved");
         wait(&pending_copies);
         let over = (0..20).find_map(|_| pending_copies.step());
+        assert!(pending_copies.has_copied());
         assert_eq!(
             (over, pending_copies.take_overdue()),
             (Some(Copied::Last(op)), Some(PeerId(1)))
