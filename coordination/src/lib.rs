@@ -7,10 +7,12 @@
 pub mod checkpoints;
 pub mod control;
 pub mod determinants;
+pub mod half_open;
 pub mod handshake;
 pub mod image_transfer;
 pub mod instances;
 pub mod interval;
+pub mod notice_limit;
 mod policy;
 pub mod quiescence;
 mod set_file;

@@ -115,6 +115,10 @@ static char *send_setup(orte_job_t *job, bool prints, bool failover)
     if (failover) {
         send_value(to, RUSTBTL_SETUP_FAILOVER, identity);
     }
+    char *uri = NULL;
+    orte_oob_base_get_addr(&uri);
+    send_value(to, RUSTBTL_SETUP_ADDRESSES, uri);
+    free(uri);
     fprintf(to, RUSTBTL_SETUP_SIZE " %u\n", (unsigned) job->num_procs);
     for (int i = 0; i < job->apps->size; i++) {
         orte_app_context_t *app = opal_pointer_array_get_item(job->apps, i);

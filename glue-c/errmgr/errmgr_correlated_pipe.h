@@ -22,6 +22,8 @@
 #define RUSTBTL_SETUP_FAILOVER "again"
 #define RUSTBTL_SETUP_SIZE "size"
 #define RUSTBTL_SETUP_ARG "arg"
+/* mpirun's own addresses, as Open MPI writes them: the coordinator listens there. */
+#define RUSTBTL_SETUP_ADDRESSES "at"
 #define RUSTBTL_SETUP_GO "go"
 
 /* From the coordinator: it listens (port, job, secret), or why it cannot start. */

@@ -17,6 +17,7 @@ use crate::auth;
 use crate::auth::{Host, Secret};
 use crate::guardian::images;
 use crate::link::{Link, LinkError};
+use crate::listen::hosts_towards;
 use crate::local;
 use crate::local::Local;
 use crate::node::NodeDirectory;
@@ -26,7 +27,7 @@ use crate::settings;
 use rustbtl_coordination::control::{FromNode, ToNode};
 use std::collections::BTreeMap;
 use std::env;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -69,11 +70,11 @@ struct Storage {
 
 impl Storage {
     /// None, if that is not possible: guardians report why when they have an image.
-    fn open(path: &Path, secret: Secret) -> Option<Self> {
+    fn open(path: &Path, secret: Secret, hosts: &[IpAddr]) -> Option<Self> {
         let local = Local::enter(path).ok()?;
         local.sweep();
         let sender = ImageSender::new(path.to_owned(), secret).ok()?;
-        let port = crate::agent::replica_server::open(path, secret).ok()?;
+        let port = crate::agent::replica_server::open(path, secret, hosts).ok()?;
         Some(Self { local, sender, port })
     }
 }
@@ -109,7 +110,8 @@ pub fn run(path: &Path, local: Option<&Path>) -> Result<(), String> {
     tracing::info!("agent started in {shown}");
     let idle_since = Instant::now();
     let (guardians, replica) = (BTreeMap::new(), AgentReplica::default());
-    let storage = local.and_then(|local| Storage::open(local, access.secret));
+    let hosts = hosts_towards(&access.addresses);
+    let storage = local.and_then(|local| Storage::open(local, access.secret, &hosts));
     let own_addresses = Vec::new();
     let mut agent = Agent {
         directory,

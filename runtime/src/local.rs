@@ -2,16 +2,17 @@
 //! those of other nodes.
 //!
 //! ```text
-//! BASE/rustbtl-UID-NODE/       mode 0700, owner checked
-//!   JOB/lock                   held by every process of the job on this node
-//!   JOB/checkpoint-N/rank-R.img …    as in a shared directory
-//!   JOB/output/rank-R          what was printed
+//! BASE/rustbtl-UID-NODE.JOB/   mode 0700, owner checked; nobody can guess the job's name
+//!   lock                       held by every process of the job on this node
+//!   checkpoint-N/rank-R.img …  as in a shared directory
+//!   output/rank-R              what was printed
 //! ```
-//! 1. A job's folder whose lock nobody holds is a leftover: the next agent removes it.
+//! 1. A folder of this user whose lock nobody holds is a leftover: the next agent removes it.
 //! 2. Everything of a job is removed with the last of its guardians, or with its orted.
 
 use crate::os;
 use crate::store;
+use rustbtl_process::private_files::make_folders;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -31,9 +32,14 @@ pub struct Local {
 
 /// Where it is, below `base`.
 pub fn folder(base: &Path, job: &str) -> PathBuf {
+    base.join(format!("{}{job}", prefix()))
+}
+
+/// How folders of this user's jobs begin on this node.
+fn prefix() -> String {
     let node: String =
         os::hostname().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    base.join(format!("rustbtl-{}-{node}", os::euid())).join(job)
+    format!("rustbtl-{}-{node}.", os::euid())
 }
 
 /// Where a node's temporary files are, above the folder that Open MPI has for the job's: that is
@@ -76,13 +82,10 @@ impl Local {
     }
 
     fn try_enter(path: &Path) -> io::Result<Self> {
-        let user = path.parent().ok_or_else(|| io::Error::other("it has no parent"))?;
+        let base = path.parent().ok_or_else(|| io::Error::other("it has no parent"))?;
         for _ in 0..1000 {
-            if let Some(base) = user.parent() {
-                os::make_folders(base)?;
-            }
-            let made = os::private_directory(user).and_then(|()| os::private_directory(path));
-            let lock = match made.and_then(|()| open_lock(path)) {
+            make_folders(base)?;
+            let lock = match os::private_directory(path).and_then(|()| open_lock(path)) {
                 // Somebody removes it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 other => other?,
@@ -102,10 +105,12 @@ impl Local {
 
     /// Remove what other jobs of this user have left here (1).
     pub fn sweep(&self) {
-        let Some(user) = self.path.parent() else { return };
-        for entry in fs::read_dir(user).into_iter().flatten().flatten() {
+        let Some(base) = self.path.parent() else { return };
+        let prefix = prefix();
+        for entry in fs::read_dir(base).into_iter().flatten().flatten() {
             let path = entry.path();
-            if path != self.path && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            let is_one = entry.file_name().to_string_lossy().starts_with(&prefix);
+            if is_one && path != self.path && os::is_private_directory(&path) {
                 let _ = remove_if_unlocked(&path);
             }
         }
@@ -131,7 +136,7 @@ fn remove_if_unlocked(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Remove everything of a job on this node, and the folder of the user if it was the last (2).
+/// Remove everything of a job on this node (2).
 pub fn remove(path: &Path) {
     // The lock last: a process that is about to enter sees it or makes a new one.
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
@@ -144,9 +149,6 @@ pub fn remove(path: &Path) {
     }
     let _ = fs::remove_file(path.join(LOCK));
     let _ = fs::remove_dir_all(path);
-    if let Some(user) = path.parent() {
-        let _ = fs::remove_dir(user);
-    }
 }
 
 /// Is there room for so much? What the error says is for users.
@@ -167,6 +169,7 @@ pub fn check_room(folder: &Path, bytes: u64) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     fn base(name: &str) -> PathBuf {
         std::env::temp_dir().join(format!("rustbtl-local-{name}-{}", std::process::id()))
@@ -183,7 +186,13 @@ mod tests {
             fs::create_dir(path.join("checkpoint-1")).unwrap();
             fs::write(path.join("checkpoint-1/rank-0.img"), "x").unwrap();
         }
+        // Somebody else's, which only looks like a leftover.
+        let foreign = folder(&base, "d");
+        fs::create_dir(&foreign).unwrap();
+        fs::write(foreign.join(LOCK), "").unwrap();
+        fs::set_permissions(&foreign, fs::Permissions::from_mode(0o755)).unwrap();
         own.sweep();
+        assert!(foreign.exists(), "it is not this user's alone");
         let there =
             [&mine, &running, &ended].map(|path| path.join("checkpoint-1/rank-0.img").exists());
         assert_eq!(there, [true, true, false]);
@@ -191,7 +200,7 @@ mod tests {
         drop(other);
         remove(&running);
         remove(&mine);
-        assert!(!mine.parent().unwrap().exists(), "the user's folder goes with the last");
+        assert!(!mine.exists());
         fs::remove_dir_all(&base).unwrap();
     }
 

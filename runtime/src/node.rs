@@ -4,9 +4,12 @@
 //! TMP/rustbtl-JOB/        mode 0700, owner checked
 //!   lock                  held while the agent is started or ends
 //!   agent                 the agent's socket
+//!   shared-RESTART/       where restored processes find memory that they share; locked by each
+//!                         guardian that may need it
 //! ```
-//! Who removes the directory holds the lock; who gets the lock of a directory that was removed
-//! starts over. So a guardian always reaches an agent that serves it, not one that ends.
+//! Nobody outside the job can guess its name, so nobody is there first. Who removes the directory
+//! holds the lock; who gets the lock of a directory that was removed starts over. So a guardian
+//! always reaches an agent that serves it, not one that ends.
 
 use crate::os;
 use crate::settings;
@@ -20,6 +23,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+/// How folders of restarts begin.
+const SHARED: &str = "shared-";
+
 /// The directory; the lock is free.
 pub struct NodeDirectory {
     path: PathBuf,
@@ -27,6 +33,28 @@ pub struct NodeDirectory {
     handle: File,
     /// The socket that was made here, if one was.
     own: Cell<Option<u64>>,
+}
+
+/// A folder for one restart, removed with this value.
+#[derive(Debug)]
+pub struct SharedFolder {
+    path: PathBuf,
+    #[allow(dead_code, reason = "closing it frees the lock")]
+    lock: File,
+}
+
+impl SharedFolder {
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for SharedFolder {
+    fn drop(&mut self) {
+        // Another guardian of the node may have done it.
+        let _ = fs::remove_dir_all(&self.path);
+    }
 }
 
 /// Held until it is dropped.
@@ -62,6 +90,30 @@ impl NodeDirectory {
         Ok(Self::at(path, open_directory(path)?))
     }
 
+    /// The folder of a restart; whoever comes first makes it.
+    pub fn shared_folder(path: &Path, restart: &str) -> io::Result<SharedFolder> {
+        let (_, _locked) = Self::enter(path)?;
+        let path = path.join(format!("{SHARED}{restart}"));
+        os::private_directory(&path)?;
+        let lock = open_directory(&path)?;
+        os::lock_shared(&lock)?;
+        Ok(SharedFolder { path, lock })
+    }
+
+    /// Removes folders of restarts that nobody needs; false: somebody needs one.
+    fn remove_shared(&self) -> bool {
+        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let is_shared =
+            |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(SHARED);
+        entries.filter(is_shared).all(|entry| {
+            let unused = open_directory(&entry.path()).and_then(|lock| os::lock(&lock, false));
+            if unused.as_ref().is_ok_and(|free| *free) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+            unused.unwrap_or(true)
+        })
+    }
+
     fn at(path: &Path, handle: File) -> Self {
         Self { path: path.to_owned(), handle, own: Cell::new(None) }
     }
@@ -90,8 +142,8 @@ impl NodeDirectory {
         Ok(listener)
     }
 
-    /// Removes it, unless somebody holds the lock (false): then a guardian is about to connect. The
-    /// files of an agent that was started in the meantime stay.
+    /// Removes it, unless somebody holds the lock (false): then a guardian is about to connect; or
+    /// restores a rank. The files of an agent that was started in the meantime stay.
     pub fn leave(&self) -> io::Result<bool> {
         let lock = File::options().write(true).open(self.path.join("lock"))?;
         if !os::lock(&lock, false)? {
@@ -100,6 +152,9 @@ impl NodeDirectory {
         let now = fs::symlink_metadata(self.path.join("agent")).map(|found| found.ino()).ok();
         if now != self.own.get() {
             return Ok(true);
+        }
+        if !self.remove_shared() {
+            return Ok(false);
         }
         for name in ["agent", "lock"] {
             let _ = fs::remove_file(self.path.join(name));
@@ -179,6 +234,24 @@ mod tests {
         let _listener = second.listen().unwrap();
         drop(lock);
         assert!(second.leave().unwrap());
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn an_agent_stays_while_a_guardian_restores_and_removes_what_a_killed_one_has_left() {
+        let path = std::env::temp_dir().join(format!("rustbtl-meet-{}", std::process::id()));
+        let needed = NodeDirectory::shared_folder(&path, "checkpoint-1-0").unwrap();
+        let same = NodeDirectory::shared_folder(&path, "checkpoint-1-0").unwrap();
+        assert_eq!(needed.path(), same.path());
+        fs::write(needed.path().join("note"), "").unwrap();
+        let directory = NodeDirectory::open(&path).unwrap();
+        assert!(!directory.leave().unwrap(), "they are needed");
+        // As a guardian that is killed: nothing is dropped, but its descriptors are closed.
+        let [mut needed, mut same] = [needed, same].map(std::mem::ManuallyDrop::new);
+        for killed in [&mut needed, &mut same] {
+            killed.lock = File::open("/dev/null").unwrap();
+        }
+        assert!(directory.leave().unwrap());
         assert!(!path.exists());
     }
 

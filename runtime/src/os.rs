@@ -486,8 +486,8 @@ pub fn private_directory(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    let found = fs::symlink_metadata(path)?;
-    if found.is_dir() && found.uid() == euid() && found.mode() & 0o077 == 0 {
+    fs::symlink_metadata(path)?;
+    if is_private_directory(path) {
         return Ok(());
     }
     Err(io::Error::new(
@@ -496,9 +496,10 @@ pub fn private_directory(path: &Path) -> io::Result<()> {
     ))
 }
 
-/// Make a folder, and those above it, if they are not there; what is made is closed to others.
-pub fn make_folders(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)
+/// Is it a directory of this user that is closed to others, and no link?
+pub fn is_private_directory(path: &Path) -> bool {
+    fs::symlink_metadata(path)
+        .is_ok_and(|found| found.is_dir() && found.uid() == euid() && found.mode() & 0o077 == 0)
 }
 
 /// Bytes that this user can still write below `path`; on a file system that is memory no more than

@@ -116,9 +116,7 @@ impl Settings {
         let coordinator = addresses(&coordinator).ok_or(NoSettings::Invalid(COORDINATOR))?;
         let path = |name| get(name).filter(|path| !path.is_empty()).map(PathBuf::from);
         let (restore, folder) = (path(RESTORE), path(FOLDER));
-        let tmp = get(TMP).or_else(|| get("PMIX_SERVER_TMPDIR")).or_else(|| get("TMPDIR"));
-        let tmp = tmp.filter(|t| !t.is_empty());
-        let tmp = tmp.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
+        let tmp = temporary(&get);
         let local = get(LOCAL).filter(|_| folder.is_none()).map(|base| {
             let base = if base.is_empty() { local::default_base(&tmp) } else { base.into() };
             local::folder(&base, &job)
@@ -151,6 +149,13 @@ impl Settings {
             tmp,
         })
     }
+}
+
+/// Where the node keeps what belongs to the job.
+pub fn temporary(get: impl Fn(&str) -> Option<OsString>) -> PathBuf {
+    let tmp = get(TMP).or_else(|| get("PMIX_SERVER_TMPDIR")).or_else(|| get("TMPDIR"));
+    let tmp = tmp.filter(|t| !t.is_empty());
+    tmp.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from)
 }
 
 /// How much of a rank's output was printed before its node was lost.
@@ -248,6 +253,11 @@ pub fn unhex<const N: usize>(digits: &str) -> Option<[u8; N]> {
 fn addresses(text: &str) -> Option<Vec<SocketAddr>> {
     let (port, uri) = text.split_once(' ').unwrap_or((text, ""));
     let port: u16 = port.parse().ok()?;
+    Some(hosts(uri).into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
+}
+
+/// The addresses in such a text; this host comes last.
+pub fn hosts(uri: &str) -> Vec<IpAddr> {
     let mut all: Vec<IpAddr> = Vec::new();
     for part in uri.split(';') {
         let Some((_, hosts)) = part.split_once("://") else { continue };
@@ -262,7 +272,7 @@ fn addresses(text: &str) -> Option<Vec<SocketAddr>> {
         all.extend(parsed);
     }
     all.push(Ipv4Addr::LOCALHOST.into());
-    Some(all.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
+    all
 }
 
 #[cfg(test)]

@@ -5,17 +5,18 @@ use crate::os;
 use crate::settings::{hex, is_job_name};
 use rustbtl_coordination::control::CheckpointId;
 use rustbtl_fragments::ids::{PeerId, SetId};
+use rustbtl_process::private_files::{FileError, Folder, make_folders};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Version of the manifest.
 pub const FORMAT: u32 = 1;
-/// Longest manifest that is read.
-const MANIFEST_BYTES_MAX: u64 = 1 << 30;
+/// Longest manifest that is read: some 200 bytes for each rank.
+const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 const MANIFEST: &str = "manifest.json";
 /// What happened to the job; its coordinator holds a lock on it.
 pub const EVENTS: &str = "events.jsonl";
@@ -97,6 +98,26 @@ pub fn folder(directory: &Path, job: &str, checkpoint: CheckpointId) -> PathBuf 
     directory.join(job).join(format!("checkpoint-{checkpoint}"))
 }
 
+/// A job's folder, made if it is not there.
+pub fn enter_job(path: &Path) -> Result<Folder, FileError> {
+    match Folder::open(path) {
+        Err(error) if error.is_missing() => {
+            let made = make_folders(path);
+            made.map_err(|error| FileError::System { path: path.to_owned(), error })?;
+            Folder::open(path)
+        }
+        opened => opened,
+    }
+}
+
+/// The folder of a checkpoint, made if it is not there, in a job's folder that is checked, too.
+pub fn enter_checkpoint(path: &Path) -> Result<Folder, FileError> {
+    match (path.parent(), path.file_name()) {
+        (Some(job), Some(name)) => enter_job(job)?.folder_or_new(name),
+        _ => Folder::open(path),
+    }
+}
+
 impl Manifest {
     /// Sets in it.
     pub fn sets(&self) -> Vec<SetId> {
@@ -113,31 +134,32 @@ impl Manifest {
 
     /// Make it durable as the last file of its checkpoint.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
-        os::make_folders(folder)?;
+        let checkpoint = enter_checkpoint(folder)?;
         let sealed = Sealed { manifest: self.clone(), sha256: self.seal()? };
         let mut text = serde_json::to_string_pretty(&sealed).map_err(io::Error::other)?;
         text.push('\n');
-        let temporary = folder.join(format!("{MANIFEST}.tmp"));
-        let mut options = File::options();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        let mut file = options.open(&temporary)?;
+        let temporary = format!("{MANIFEST}.tmp");
+        let mut file = checkpoint.create_file_anew(&temporary)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        fs::rename(&temporary, folder.join(MANIFEST))?;
-        os::sync_directory(folder)?;
+        checkpoint.rename(&temporary, MANIFEST)?;
+        checkpoint.sync()?;
         folder.parent().map_or(Ok(()), os::sync_directory)
     }
 
     /// Read and check the one of this folder.
     pub fn read(folder: &Path) -> Result<Self, String> {
-        let file = folder.join(MANIFEST);
+        let folder = Folder::open(folder).map_err(|error| error.to_string())?;
+        Self::read_in(&folder)
+    }
+
+    /// The same, where the folder is open.
+    fn read_in(folder: &Folder) -> Result<Self, String> {
+        let file = folder.path().join(MANIFEST);
         let what = |problem: &str| format!("{}: {problem}", file.display());
-        let mut text = String::new();
-        let opened = File::open(&file).map_err(|error| what(&error.to_string()))?;
-        let read = opened.take(MANIFEST_BYTES_MAX).read_to_string(&mut text);
-        read.map_err(|error| what(&error.to_string()))?;
+        let text = folder.read(MANIFEST, MANIFEST_BYTES_MAX).map_err(|error| error.to_string())?;
         let sealed: Sealed =
-            serde_json::from_str(&text).map_err(|error| what(&format!("damaged: {error}")))?;
+            serde_json::from_slice(&text).map_err(|error| what(&format!("damaged: {error}")))?;
         let manifest = sealed.manifest;
         if manifest.seal().ok() != Some(sealed.sha256) {
             return Err(what("damaged: its checksum is wrong"));
@@ -167,8 +189,9 @@ impl Manifest {
 
 impl StoredCheckpoint {
     /// The checkpoint in this folder.
-    pub fn read(folder: &Path) -> Result<Self, String> {
-        Manifest::read(folder).map(|manifest| Self { folder: folder.to_owned(), manifest })
+    pub fn read(folder: &Folder) -> Result<Self, String> {
+        let path = folder.path().to_owned();
+        Manifest::read_in(folder).map(|manifest| Self { folder: path, manifest })
     }
 
     /// File of a rank's image.
@@ -178,17 +201,21 @@ impl StoredCheckpoint {
 
     /// Images that are not there as the manifest says; their content is not read.
     pub fn missing(&self) -> Vec<String> {
+        let folder = match Folder::open(&self.folder) {
+            Ok(folder) => folder,
+            Err(error) => return vec![error.to_string()],
+        };
         let problem = |image: &Image| {
-            let file = self.image(image.rank);
-            match fs::metadata(&file) {
-                Ok(found) if found.len() == image.bytes => None,
-                Ok(found) => Some(format!(
-                    "{} has {} bytes, it should have {}",
-                    file.display(),
-                    found.len(),
-                    image.bytes
-                )),
-                Err(error) => Some(format!("{}: {error}", file.display())),
+            let name = crate::guardian::images::file_name(PeerId(image.rank));
+            let shown = self.image(image.rank);
+            let shown = shown.display();
+            match folder.file(name).map(|file| file.metadata().map(|found| found.len())) {
+                Ok(Ok(bytes)) if bytes == image.bytes => None,
+                Ok(Ok(bytes)) => {
+                    Some(format!("{shown} has {bytes} bytes, it should have {}", image.bytes))
+                }
+                Ok(Err(error)) => Some(format!("{shown}: {error}")),
+                Err(error) => Some(error.to_string()),
             }
         };
         self.manifest.images.iter().filter_map(problem).collect()
@@ -204,29 +231,67 @@ pub struct StoredCheckpoints {
     pub unfinished: Vec<PathBuf>,
     /// What cannot be used, and why.
     pub problems: Vec<String>,
+    /// Folders of other users, and why they are left out: several users may share a directory.
+    pub foreign: Vec<String>,
 }
 
-/// What is in a directory of checkpoints, or of one job, or of one checkpoint.
-pub fn list(directory: &Path) -> Result<StoredCheckpoints, String> {
-    let mut found = StoredCheckpoints::default();
-    let mut add = |folder: &Path| match StoredCheckpoint::read(folder) {
-        Ok(checkpoint) => found.checkpoints.push(checkpoint),
-        Err(_) if !folder.join(MANIFEST).exists() => found.unfinished.push(folder.to_owned()),
-        Err(problem) => found.problems.push(problem),
-    };
-    if directory.join(MANIFEST).exists() {
-        add(directory);
-    } else {
-        for folder in folders(directory)? {
-            if is_checkpoint(&folder) {
-                add(&folder);
-            } else {
-                for folder in folders(&folder)?.iter().filter(|folder| is_checkpoint(folder)) {
-                    add(folder);
-                }
+impl StoredCheckpoints {
+    fn add(&mut self, folder: Result<Folder, FileError>) {
+        match folder.map(|folder| (StoredCheckpoint::read(&folder), folder)) {
+            Ok((Ok(checkpoint), _)) => self.checkpoints.push(checkpoint),
+            Ok((Err(_), folder)) if folder.file(MANIFEST).is_err_and(|e| e.is_missing()) => {
+                self.unfinished.push(folder.path().to_owned());
             }
+            Ok((Err(problem), _)) => self.problems.push(problem),
+            Err(error) if error.is_foreign() => self.foreign.push(error.to_string()),
+            Err(error) => self.problems.push(error.to_string()),
         }
     }
+
+    fn add_job(&mut self, path: &Path) {
+        let job = Folder::open(path);
+        match job.map(|job| (job.names(), job)) {
+            Ok((Ok(names), job)) => {
+                for name in names.iter().filter(|name| is_checkpoint(name)) {
+                    self.add(job.folder(name));
+                }
+            }
+            Ok((Err(error), _)) => self.problems.push(error.to_string()),
+            // Other folders may lie beside those of jobs, and may be anybody's.
+            Err(_) if !has_checkpoints(path) => {}
+            Err(error) if error.is_foreign() => self.foreign.push(error.to_string()),
+            Err(error) => self.problems.push(error.to_string()),
+        }
+    }
+}
+
+/// What is in a directory of checkpoints, or of one job, or of one checkpoint. The directory of
+/// several jobs may be anybody's; every folder and file below it is checked.
+pub fn list(directory: &Path) -> Result<StoredCheckpoints, String> {
+    let mut found = StoredCheckpoints::default();
+    let top = Folder::open(directory);
+    if directory.join(MANIFEST).symlink_metadata().is_ok() {
+        match top {
+            Ok(folder) => {
+                found.add(Ok(folder));
+                return Ok(found);
+            }
+            // Where all can write, anybody can have put one there: look on.
+            Err(ref error) => found.problems.push(error.to_string()),
+        }
+    }
+    for path in folders(directory)? {
+        let name = path.file_name().unwrap_or_default();
+        match (is_checkpoint(name), &top) {
+            (false, _) => found.add_job(&path),
+            (true, Ok(job)) => found.add(job.folder(name)),
+            (true, Err(error)) => match Folder::open(&path) {
+                Err(of_somebody) if of_somebody.is_foreign() => found.add(Err(of_somebody)),
+                _ => found.problems.push(error.to_string()),
+            },
+        }
+    }
+    found.problems.dedup();
     found
         .checkpoints
         .sort_by_key(|checkpoint| (checkpoint.manifest.unix_ms, checkpoint.manifest.checkpoint));
@@ -235,7 +300,10 @@ pub fn list(directory: &Path) -> Result<StoredCheckpoints, String> {
 
 /// The newest checkpoint from which a whole job can be restarted.
 pub fn newest_global(directory: &Path) -> Result<StoredCheckpoint, String> {
-    let StoredCheckpoints { checkpoints, unfinished, mut problems } = list(directory)?;
+    let StoredCheckpoints { checkpoints, unfinished, mut problems, foreign } = list(directory)?;
+    // A newer one may be among these.
+    problems.iter().for_each(|problem| report!("passed over: {problem}"));
+    problems.extend(foreign);
     problems.extend(unfinished.iter().map(|folder| format!("{}: unfinished", folder.display())));
     for checkpoint in
         checkpoints.into_iter().rev().filter(|checkpoint| checkpoint.manifest.kind == Kind::Global)
@@ -253,16 +321,23 @@ pub fn newest_global(directory: &Path) -> Result<StoredCheckpoint, String> {
     Err(text)
 }
 
-fn is_checkpoint(folder: &Path) -> bool {
-    let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    name.strip_prefix("checkpoint-").is_some_and(|number| number.parse::<u64>().is_ok())
+fn is_checkpoint(name: &OsStr) -> bool {
+    let number = name.to_str().and_then(|name| name.strip_prefix("checkpoint-"));
+    number.is_some_and(|number| number.parse::<u64>().is_ok())
+}
+
+/// Is it the folder of a job, as far as its names tell?
+fn has_checkpoints(folder: &Path) -> bool {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| is_checkpoint(&entry.file_name()))
 }
 
 fn folders(directory: &Path) -> Result<Vec<PathBuf>, String> {
     let entries =
         fs::read_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    let is_folder = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
     let mut all: Vec<PathBuf> =
-        entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+        entries.flatten().filter(is_folder).map(|entry| entry.path()).collect();
     all.sort();
     Ok(all)
 }
@@ -270,26 +345,25 @@ fn folders(directory: &Path) -> Result<Vec<PathBuf>, String> {
 /// Removes incomplete images of a job that was killed; returns how many files. Nothing if the job's
 /// coordinator runs, or if that cannot be found out.
 pub fn remove_incomplete_images(job: &Path) -> usize {
-    let events = File::options().append(true).open(job.join(EVENTS));
+    let Ok(job) = Folder::open(job) else { return 0 };
+    let events = job.file_to_append(EVENTS);
     let Some(events) = events.ok().filter(|events| os::lock(events, false).unwrap_or(false)) else {
         return 0;
     };
     let mut removed = 0;
-    for checkpoint in
-        folders(job).unwrap_or_default().into_iter().filter(|folder| is_checkpoint(folder))
-    {
-        for entry in fs::read_dir(&checkpoint).into_iter().flatten().flatten() {
-            let name = entry.file_name();
+    for name in job.names().unwrap_or_default().iter().filter(|name| is_checkpoint(name)) {
+        let Ok(checkpoint) = job.folder(name) else { continue };
+        for name in checkpoint.names().unwrap_or_default() {
             let incomplete = name.to_str().is_some_and(|name| {
                 let known = name.starts_with("rank-") || name.starts_with(MANIFEST);
                 known && name.ends_with(".tmp")
             });
-            if incomplete && fs::remove_file(entry.path()).is_ok() {
+            if incomplete && checkpoint.remove(&name).is_ok() {
                 removed += 1;
             }
         }
         // If it is empty now.
-        let _ = fs::remove_dir(&checkpoint);
+        let _ = fs::remove_dir(checkpoint.path());
     }
     drop(events);
     removed
@@ -297,130 +371,14 @@ pub fn remove_incomplete_images(job: &Path) -> usize {
 
 /// Removes a checkpoint's manifest first: from then on it does not count.
 pub fn remove_manifest(folder: &Path) {
-    if fs::remove_file(folder.join(MANIFEST)).is_ok() {
-        let _ = os::sync_directory(folder);
+    if let Ok(checkpoint) = Folder::open(folder) {
+        if checkpoint.remove(MANIFEST).is_ok() {
+            let _ = checkpoint.sync();
+        }
+        let _ = checkpoint.remove(format!("{MANIFEST}.tmp"));
     }
-    let _ = fs::remove_file(folder.join(format!("{MANIFEST}.tmp")));
     let _ = fs::remove_dir(folder);
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn manifest(checkpoint: u64, kind: Kind) -> Manifest {
-        let image = |rank| Image {
-            rank,
-            set: rank / 2 * 2,
-            node: "n0".into(),
-            bytes: 3,
-            raw_bytes: 4096,
-            checksum: 7,
-        };
-        let images: Vec<Image> = (0..4).map(image).collect();
-        Manifest {
-            format: FORMAT,
-            job: "job-1".into(),
-            checkpoint,
-            kind,
-            unix_ms: checkpoint,
-            size: 4,
-            command: vec!["./a".into()],
-            images: if kind == Kind::Set { images[..2].to_vec() } else { images },
-        }
-    }
-
-    #[test]
-    fn incomplete_images_are_removed_when_their_job_has_ended() {
-        let job = scratch("incomplete-images");
-        let checkpoint = job.join("checkpoint-2");
-        let (complete, other) = (job.join("checkpoint-1/rank-0.img"), job.join("notes.tmp"));
-        for folder in [&checkpoint, &job.join("checkpoint-1")] {
-            fs::create_dir_all(folder).unwrap();
-        }
-        let incomplete = ["rank-0.img.tmp", "rank-1.img.tmp.tmp", "manifest.json.tmp"];
-        for file in incomplete.map(|name| checkpoint.join(name)).iter().chain([&complete, &other]) {
-            fs::write(file, "x").unwrap();
-        }
-        assert_eq!(remove_incomplete_images(&job), 0, "whose job it is cannot be known");
-        let coordinator = File::create(job.join(EVENTS)).unwrap();
-        assert!(os::lock(&coordinator, true).unwrap());
-        assert_eq!(remove_incomplete_images(&job), 0, "the job runs");
-        drop(coordinator);
-        assert_eq!(remove_incomplete_images(&job), incomplete.len());
-        assert!(complete.exists() && other.exists() && !checkpoint.exists());
-        fs::remove_dir_all(job).unwrap();
-    }
-
-    fn scratch(name: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("rustbtl-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        path
-    }
-
-    #[test]
-    fn a_checkpoint_is_found_when_its_manifest_is_written_and_not_before() {
-        let base = scratch("store");
-        let make = |checkpoint: u64, kind| {
-            let folder = folder(&base, "job-1", CheckpointId(checkpoint));
-            fs::create_dir_all(&folder).unwrap();
-            let manifest = manifest(checkpoint, kind);
-            for image in &manifest.images {
-                fs::write(folder.join(format!("rank-{}.img", image.rank)), "abc").unwrap();
-            }
-            (folder, manifest)
-        };
-        let (first, manifest_1) = make(1, Kind::Global);
-        assert!(newest_global(&base).is_err());
-        manifest_1.write(&first).unwrap();
-        let (second, manifest_2) = make(2, Kind::Set);
-        manifest_2.write(&second).unwrap();
-        assert_eq!(newest_global(&base).unwrap().manifest, manifest_1);
-        assert_eq!(list(&base).unwrap().checkpoints.len(), 2);
-        fs::create_dir(base.join("job-1/checkpoint-9")).unwrap();
-        let found = list(&base).unwrap();
-        assert_eq!(found.unfinished, [base.join("job-1/checkpoint-9")], "which is no damage");
-        assert!(found.problems.is_empty());
-        assert_eq!(manifest_2.sets(), [SetId(0)]);
-        let (third, manifest_3) = make(3, Kind::Global);
-        manifest_3.write(&third).unwrap();
-        fs::write(third.join("rank-2.img"), "ab").unwrap();
-        assert_eq!(
-            newest_global(&base).unwrap().manifest.checkpoint,
-            1,
-            "a damaged one is passed over"
-        );
-        remove_manifest(&first);
-        let why = newest_global(&base).unwrap_err();
-        assert!(why.contains("rank-2.img has 2 bytes, it should have 3"), "{why}");
-        fs::remove_dir_all(&base).unwrap();
-    }
-
-    #[test]
-    fn the_keys_of_a_manifest_are_those_of_format_1() {
-        let text = serde_json::to_string(&manifest(7, Kind::Set)).unwrap();
-        let image = |rank| {
-            format!(
-                r#"{{"rank":{rank},"set":0,"node":"n0","bytes":3,"raw_bytes":4096,"checksum":7}}"#
-            )
-        };
-        let head = r#"{"format":1,"job":"job-1","line":7,"kind":"set","unix_ms":7,"size":4,"#;
-        let rest = r#""command":["./a"],"images":["#;
-        assert_eq!(text, format!("{head}{rest}{},{}]}}", image(0), image(1)));
-    }
-
-    #[test]
-    fn every_change_of_a_manifest_is_noticed() {
-        let base = scratch("sealed");
-        manifest(1, Kind::Global).write(&base).unwrap();
-        let file = base.join(MANIFEST);
-        let good = fs::read_to_string(&file).unwrap();
-        for (from, to) in [("\"size\": 4", "\"size\": 5"), ("./a", "./b"), ("}", ""), ("1", "x")] {
-            fs::write(&file, good.replacen(from, to, 1)).unwrap();
-            assert!(Manifest::read(&base).unwrap_err().contains("damaged"), "{from}");
-        }
-        fs::write(&file, &good).unwrap();
-        assert!(Manifest::read(&base).is_ok());
-        fs::remove_dir_all(&base).unwrap();
-    }
-}
+mod tests;

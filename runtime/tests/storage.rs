@@ -20,8 +20,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where a node keeps images.
 fn folder(job: &Job, node: &str) -> PathBuf {
-    let user = format!("rustbtl-{}-{node}", os::euid());
-    job.scratch.0.join("local").join(user).join(&job.name)
+    let name = format!("rustbtl-{}-{node}.{}", os::euid(), job.name);
+    job.scratch.0.join("local").join(name)
 }
 
 /// Files of a checkpoint on a node.
@@ -193,12 +193,10 @@ fn a_partner_that_fails_in_the_middle_aborts_the_checkpoint_and_nothing_else() {
 fn leftovers_of_ended_jobs_are_removed() {
     let leftover = {
         let job = Job::start_local(2, 1);
-        let path = folder(&job, "n0").with_file_name("ended-1");
+        let path = folder(&job, "n0").with_file_name(format!("rustbtl-{}-n0.ended-1", os::euid()));
         fs::create_dir_all(path.join("checkpoint-1")).expect("a folder");
-        for folder in [path.parent().expect("a folder"), &path] {
-            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-            fs::set_permissions(folder, mode).expect("permissions");
-        }
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        fs::set_permissions(&path, mode).expect("permissions");
         fs::write(path.join("lock"), "").expect("a file");
         fs::write(path.join("checkpoint-1/rank-0.img"), "").expect("a file");
         let mut job = job.ranks();

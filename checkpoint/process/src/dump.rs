@@ -5,7 +5,7 @@
 //!
 //! Invariant: a file under its final name is complete and was synced; before, it has another name.
 
-mod draft;
+pub(crate) mod draft;
 mod history;
 mod maps;
 mod store;

@@ -1,5 +1,6 @@
 //! Why an image could not be written, read or restored.
 
+use crate::private_files::FileError;
 use rustbtl_checkpoint::image::ImageError;
 
 /// Why an image could not be written, read or restored.
@@ -16,6 +17,9 @@ pub enum ProcessImageError {
         /// The error of the system.
         error: std::io::Error,
     },
+    /// Others may have written it.
+    #[error("{0}")]
+    Distrusted(FileError),
     /// The process that was being restored was ended by a signal.
     #[error("{what}")]
     Killed {
@@ -48,6 +52,17 @@ pub enum ProcessImageError {
         /// Why it matters.
         reason: &'static str,
     },
+}
+
+impl From<FileError> for ProcessImageError {
+    fn from(error: FileError) -> Self {
+        match error {
+            FileError::System { path, error } => {
+                Self::System { what: path.display().to_string(), error }
+            }
+            distrusted @ FileError::Distrusted { .. } => Self::Distrusted(distrusted),
+        }
+    }
 }
 
 impl ProcessImageError {

@@ -14,6 +14,7 @@ mod error;
 pub mod freeze;
 mod mmap_vec;
 mod pages;
+pub mod private_files;
 mod proc_files;
 mod processor;
 mod raw;

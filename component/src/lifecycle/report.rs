@@ -4,8 +4,8 @@ use crate::engine::driver_state::Driver;
 use crate::ffi::table::Glue;
 use core::fmt::Write as _;
 use rustbtl_fragments::ids::PeerId;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// The directory that the user asked for, made and tried; `None` if he asked for none.
@@ -23,8 +23,17 @@ pub fn directory(glue: &Glue, wanted: &str) -> Option<PathBuf> {
 fn try_directory(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)?;
     let probe = path.join(format!(".probe-{}", std::process::id()));
-    fs::write(&probe, b"")?;
+    create(&probe)?;
     fs::remove_file(&probe)
+}
+
+/// A new file, through no link that somebody may have put into a folder that all write to.
+fn create(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    File::create_new(path)
 }
 
 /// JSON string.
@@ -121,8 +130,9 @@ pub fn write(driver: &mut Driver, directory: &Path) {
     let name = format!("rank-{}.json", driver.host.peers.rank());
     let path = directory.join(&name);
     let unfinished = directory.join(format!("{name}.tmp"));
-    let written =
-        fs::write(&unfinished, document(driver)).and_then(|()| fs::rename(&unfinished, &path));
+    let written = create(&unfinished)
+        .and_then(|mut file| file.write_all(document(driver).as_bytes()))
+        .and_then(|()| fs::rename(&unfinished, &path));
     if let Err(error) = written {
         let path = path.display().to_string();
         driver.host.glue.show("report-failed", &[&path, &error.to_string()]);
@@ -131,7 +141,20 @@ pub fn write(driver: &mut Driver, directory: &Path) {
 
 #[cfg(test)]
 mod tests {
-    use super::quoted;
+    use super::{create, quoted};
+
+    #[test]
+    fn a_report_is_not_written_through_a_link() {
+        let folder = std::env::temp_dir().join(format!("rustbtl-report-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let (victim, planted) = (folder.join("victim"), folder.join("rank-0.json.tmp"));
+        std::fs::write(&victim, "mine").unwrap();
+        std::os::unix::fs::symlink(&victim, &planted).unwrap();
+        create(&planted).unwrap();
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "mine");
+        assert!(!planted.is_symlink());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn strings_are_quoted_as_json_wants_it() {

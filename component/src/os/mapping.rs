@@ -1,6 +1,6 @@
 //! Files in a memory file system, mapped shared.
 
-use crate::os::{OsError, errno};
+use crate::os::{OsError, errno, locks};
 use core::ptr::NonNull;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -55,21 +55,79 @@ fn open(path: &Path, flags: i32) -> Result<OwnedFd, OsError> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+fn allocate(file: &OwnedFd, bytes: usize, on: &impl Fn() -> String) -> Result<(), OsError> {
+    loop {
+        // SAFETY: the descriptor is open.
+        let code = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes as i64) };
+        match code {
+            0 => return Ok(()),
+            libc::EINTR => {}
+            code => return Err(OsError::with_code("posix_fallocate", on(), code)),
+        }
+    }
+}
+
+/// Where files without a name do not exist: another process may have taken it for a leftover before
+/// it was locked.
+fn still_named(file: &OwnedFd, on: String) -> Result<(), OsError> {
+    match status(file, || on.clone())?.st_nlink {
+        0 => Err(OsError::with_code("open", on, libc::ENOENT)),
+        _ => Ok(()),
+    }
+}
+
+/// The path must not exist.
+fn give_name(file: &OwnedFd, path: &Path) -> Result<(), OsError> {
+    let (from, to) =
+        (c_path(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())))?, c_path(path)?);
+    let (here, flags) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
+    // SAFETY: two C strings.
+    let failed = unsafe { libc::linkat(here, from.as_ptr(), here, to.as_ptr(), flags) } != 0;
+    if failed { Err(OsError::last("linkat", path.display().to_string())) } else { Ok(()) }
+}
+
+fn status(file: &OwnedFd, on: impl Fn() -> String) -> Result<libc::stat, OsError> {
+    // SAFETY: all-zero is a valid stat.
+    let mut status: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: the descriptor is open and `status` writable.
+    let failed = unsafe { libc::fstat(file.as_raw_fd(), &mut status) } != 0;
+    if failed { Err(OsError::last("fstat", on())) } else { Ok(status) }
+}
+
+/// Opens a file that only this user can have written.
+fn open_own(path: &Path) -> Result<(OwnedFd, libc::stat), OpenError> {
+    let file = open(path, libc::O_NONBLOCK)?;
+    let status = status(&file, || path.display().to_string())?;
+    if status.st_uid != crate::os::process::uid() {
+        return Err(OpenError::Owner(status.st_uid));
+    }
+    if status.st_mode & libc::S_IFMT != libc::S_IFREG || status.st_mode & 0o077 != 0 {
+        return Err(OpenError::Mode(status.st_mode));
+    }
+    Ok((file, status))
+}
+
+/// Removes a file of this user if nobody has locked any of it: those who would have used it have
+/// been killed. True: it was one.
+pub fn remove_leftover(path: &Path) -> bool {
+    let unused = open_own(path).is_ok_and(|(file, _)| !locks::any_held_by_another(&file));
+    unused && unlink(path) == Ok(true)
+}
+
 impl Mapping {
-    /// Make a new file of this size, all of it allocated, and map it. It must not exist.
-    pub fn create(path: &Path, bytes: usize) -> Result<Self, OsError> {
+    /// Make a new file of this size, all of it allocated, and map it. It must not exist. `byte` of
+    /// it is locked before it has its name, so that a file that nobody has locked is a leftover.
+    pub fn create(path: &Path, bytes: usize, byte: u64) -> Result<Self, OsError> {
         let on = || format!("{} ({bytes} bytes)", path.display());
-        let file = open(path, libc::O_CREAT | libc::O_EXCL)?;
-        let made = loop {
-            // SAFETY: the descriptor is open.
-            let code = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes as i64) };
-            match code {
-                0 => break Self::map(file, bytes, on),
-                libc::EINTR => {}
-                code => break Err(OsError::with_code("posix_fallocate", on(), code)),
-            }
-        };
-        if made.is_err() {
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let unnamed = open(folder, libc::O_TMPFILE);
+        let named = unnamed.is_err();
+        let file = unnamed.or_else(|_| open(path, libc::O_CREAT | libc::O_EXCL))?;
+        let made = locks::hold(&file, byte)
+            .and_then(|()| allocate(&file, bytes, &on))
+            .and_then(|()| if named { still_named(&file, on()) } else { give_name(&file, path) })
+            .and_then(|()| Self::map(file, bytes, on));
+        if made.is_err() && named {
             let _ = unlink(path);
         }
         made
@@ -77,19 +135,7 @@ impl Mapping {
 
     /// Map an existing file of this user.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        let file = open(path, 0)?;
-        // SAFETY: all-zero is a valid stat.
-        let mut status: libc::stat = unsafe { core::mem::zeroed() };
-        // SAFETY: the descriptor is open and `status` writable.
-        if unsafe { libc::fstat(file.as_raw_fd(), &mut status) } != 0 {
-            return Err(OsError::last("fstat", path.display().to_string()).into());
-        }
-        if status.st_uid != crate::os::process::uid() {
-            return Err(OpenError::Owner(status.st_uid));
-        }
-        if status.st_mode & libc::S_IFMT != libc::S_IFREG || status.st_mode & 0o077 != 0 {
-            return Err(OpenError::Mode(status.st_mode));
-        }
+        let (file, status) = open_own(path)?;
         Ok(Self::map(file, status.st_size as usize, || path.display().to_string())?)
     }
 
@@ -192,14 +238,14 @@ mod tests {
     #[test]
     fn what_one_mapping_writes_the_other_reads() {
         let path = path("map");
-        let one = Mapping::create(&path, 8192).unwrap();
+        let one = Mapping::create(&path, 8192, 0).unwrap();
         let two = Mapping::open(&path).unwrap();
         assert_eq!(two.bytes(), 8192);
         // SAFETY: inside the mapping.
         unsafe { one.start().write(42) };
         // SAFETY: inside the mapping.
         assert_eq!(unsafe { two.start().read() }, 42);
-        assert_eq!(Mapping::create(&path, 8192).unwrap_err().code, libc::EEXIST);
+        assert_eq!(Mapping::create(&path, 8192, 0).unwrap_err().code, libc::EEXIST);
         assert_eq!(unlink(&path), Ok(true));
         assert_eq!(unlink(&path), Ok(false));
     }
@@ -208,7 +254,7 @@ mod tests {
     fn a_link_or_a_foreign_mode_is_refused() {
         let target = path("target");
         let link = path("link");
-        let _one = Mapping::create(&target, 4096).unwrap();
+        let _one = Mapping::create(&target, 4096, 0).unwrap();
         std::os::unix::fs::symlink(&target, &link).unwrap();
         let error = Mapping::open(&link).unwrap_err();
         assert!(matches!(error, OpenError::Os(OsError { code: libc::ELOOP, .. })), "{error:?}");
@@ -217,5 +263,18 @@ mod tests {
         std::fs::set_permissions(&target, std::fs::Permissions::from_mode(0o644)).unwrap();
         assert!(matches!(Mapping::open(&target).unwrap_err(), OpenError::Mode(_)));
         unlink(&target).unwrap();
+    }
+
+    #[test]
+    fn what_nobody_has_locked_is_a_leftover_and_nothing_else_is() {
+        let path = path("left");
+        let one = Mapping::create(&path, 4096, 3).unwrap();
+        assert!(!remove_leftover(&path), "it is in use");
+        drop(one);
+        assert!(path.exists() && remove_leftover(&path) && !path.exists());
+        assert!(!remove_leftover(&path));
+        std::fs::write(&path, "of another user, or for others to write").unwrap();
+        assert!(!remove_leftover(&path));
+        unlink(&path).unwrap();
     }
 }

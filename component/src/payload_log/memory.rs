@@ -1,5 +1,6 @@
 //! Memory of the payload log: anonymous mappings within the budget, then a file.
 
+use crate::os::random;
 use crate::payload_log::prefault::Prefault;
 use crate::payload_log::segment::Segment;
 use core::ops::Range;
@@ -62,7 +63,9 @@ impl LogMemory {
         if self.spill.is_some() {
             return Ok(());
         }
-        let path = directory.join(format!("rustbtl-log-{}-{}", std::process::id(), self.rank));
+        // Who guessed the name could have it first, and stop the job.
+        let random = u64::from_ne_bytes(random::bytes().map_err(io::Error::other)?);
+        let path = directory.join(format!("rustbtl-log-{}-{random:016x}", self.rank));
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
         let file = options.open(&path)?;

@@ -9,6 +9,7 @@ use crate::os;
 use rustbtl_coordination::control::{CheckpointId, FromNode, FromReplicaServer, ToReplicaServer};
 use rustbtl_coordination::image_transfer::{BASES_MAX, DIGEST_BYTES, ImagePart};
 use rustbtl_fragments::ids::PeerId;
+use rustbtl_process::private_files::Folder;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -128,12 +129,13 @@ fn send_parts(
 ) -> Result<(), String> {
     to.send(&ToReplicaServer::Begin { rank, checkpoint })?;
     let bases = (1..=BASES_MAX).filter_map(ImagePart::of);
+    let folder = Folder::open(folder).map_err(|error| error.to_string())?;
     for part in bases.chain([ImagePart::Output, ImagePart::Image]) {
-        let path = folder.join(part_name(rank, part));
-        match File::open(&path) {
-            Ok(file) => send_file(to, part, file, &path)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && part != ImagePart::Image => {}
-            Err(error) => return Err(format!("{}: {error}", path.display())),
+        let name = part_name(rank, part);
+        match folder.file(&name) {
+            Ok(file) => send_file(to, part, file, &folder.path().join(name))?,
+            Err(error) if error.is_missing() && part != ImagePart::Image => {}
+            Err(error) => return Err(error.to_string()),
         }
     }
     to.send(&ToReplicaServer::Commit {})

@@ -6,8 +6,10 @@
 //!    complete, checked and durable; the image is last.
 
 use crate::agent::stream::BlockingStream;
-use crate::auth::{Host, Progress, Secret, UnauthenticatedPeer};
+use crate::auth::{Host, Secret};
 use crate::guardian::images;
+use crate::half_open::{HalfOpenPeers, Outcome};
+use crate::listen::Listeners;
 use crate::local;
 use crate::os;
 use crate::os::Poll;
@@ -17,58 +19,44 @@ use rustbtl_fragments::ids::PeerId;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::net::{IpAddr, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
-/// How long a peer may take to authenticate itself.
-const AUTH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Unauthenticated peers at a time; further ones wait in the kernel's queue.
+/// Unauthenticated peers at a time.
 const UNAUTHENTICATED_MAX: usize = 16;
 /// Replicas that are received at a time; each has a few MiB in flight.
 const RECEIVERS_MAX: usize = 16;
 
 /// Listens as long as this process lives, at the port that is returned.
-pub fn open(folder: &Path, secret: Secret) -> io::Result<u16> {
-    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
-        .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
-    listener.set_nonblocking(true)?;
-    let port = listener.local_addr()?.port();
+pub fn open(folder: &Path, secret: Secret, hosts: &[IpAddr]) -> io::Result<u16> {
+    let listeners = Listeners::open(hosts, 0)?;
+    let port = listeners.port();
     let folder: Arc<Path> = folder.into();
     thread::Builder::new().name("replica-server".into()).spawn(move || {
-        let _ = accept_peers(&listener, &folder, &secret);
+        let _ = accept_peers(&listeners, &folder, &secret);
     })?;
     Ok(port)
 }
 
-fn accept_peers(listener: &TcpListener, folder: &Arc<Path>, secret: &Secret) -> io::Result<()> {
-    let mut peers: Vec<UnauthenticatedPeer> = Vec::new();
+fn accept_peers(listeners: &Listeners, folder: &Arc<Path>, secret: &Secret) -> io::Result<()> {
+    let mut peers = HalfOpenPeers::new(Host::ReplicaServer, UNAUTHENTICATED_MAX);
     let receivers = Arc::new(AtomicUsize::new(0));
     loop {
         let mut poll = Poll::default();
-        let room = peers.len() < UNAUTHENTICATED_MAX;
-        let come = room.then(|| poll.add(listener.as_raw_fd(), false));
-        for peer in &peers {
-            poll.add(peer.stream().as_raw_fd(), false);
+        let come = listeners.poll(&mut poll);
+        peers.poll(&mut poll);
+        poll.wait(peers.deadline())?;
+        if come.iter().any(|&slot| poll.is_ready(slot)) {
+            peers.accept(listeners);
         }
-        poll.wait(peers.iter().map(|peer| peer.until).min())?;
-        let now = Instant::now();
-        for mut peer in core::mem::take(&mut peers) {
-            match peer.advance(secret) {
-                Progress::Authenticated => serve(peer.into_stream(), folder, &receivers),
-                Progress::Waiting if peer.until > now => peers.push(peer),
-                Progress::Waiting | Progress::Refused(_) => {}
+        for outcome in peers.advance(secret) {
+            if let Outcome::Authenticated(stream) = outcome {
+                serve(stream, folder, &receivers);
             }
-        }
-        if come.is_some_and(|slot| poll.is_ready(slot))
-            && let Ok((stream, _)) = listener.accept()
-        {
-            peers.extend(UnauthenticatedPeer::new(Host::ReplicaServer, stream, AUTH_TIMEOUT));
         }
     }
 }

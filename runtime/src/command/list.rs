@@ -9,7 +9,7 @@ use std::path::Path;
 /// Lists the checkpoints in a directory; with `verify`, reads every image. Fails if something is
 /// damaged.
 pub fn list(directory: &Path, verify: bool, store: &dyn ImageStore) -> Result<(), String> {
-    let store::StoredCheckpoints { checkpoints, unfinished, mut problems } =
+    let store::StoredCheckpoints { checkpoints, unfinished, mut problems, foreign } =
         store::list(directory)?;
     if !checkpoints.is_empty() {
         println!(
@@ -38,6 +38,9 @@ pub fn list(directory: &Path, verify: bool, store: &dyn ImageStore) -> Result<()
     }
     for folder in unfinished {
         println!("{} is unfinished: the job ended while it was taken", folder.display());
+    }
+    for folder in &foreign {
+        println!("left out: {folder}");
     }
     if checkpoints.is_empty() && problems.is_empty() {
         println!("{} has no checkpoints", directory.display());

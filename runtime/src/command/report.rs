@@ -5,15 +5,20 @@
 
 use crate::command::events;
 use crate::command::timeline_svg::draw;
+use rustbtl_process::private_files::{Folder, open_to_show, read_all};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// More ranks than this are shown by node.
 const RANKS_MAX: usize = 48;
 /// Between the nodes on which a rank has been.
 const ARROW: &str = " → ";
+/// Longest list of events that is read.
+const EVENTS_BYTES_MAX: u64 = 1 << 30;
+const TIMELINE: &str = "timeline.svg";
 
 /// What a rank does. The order tells which one a node shows whose ranks differ.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -304,21 +309,31 @@ fn events_file(folder: &Path) -> Result<PathBuf, String> {
     ))
 }
 
+/// Nothing that somebody else has put there is written through.
+fn write_beside(events: &Path, text: &str) -> std::io::Result<()> {
+    let (folder, _) = Folder::of(events)?;
+    folder.create_file_anew(TIMELINE)?.write_all(text.as_bytes())
+}
+
 /// Draws the timeline of a job, and prints where it is.
 pub fn report(folder: &Path, output: Option<&Path>) -> Result<(), String> {
     let file = events_file(folder)?;
     let shown = |error: std::io::Error| format!("{}: {error}", file.display());
-    let events = fs::read_to_string(&file).map_err(shown)?;
     let full = file.canonicalize().map_err(shown)?;
+    let read_file = open_to_show(&full).and_then(|file| read_all(file, &full, EVENTS_BYTES_MAX));
+    let events = read_file.map_err(|error| error.to_string())?;
+    let events = String::from_utf8_lossy(&events);
     let job = full.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
     let timeline = read(&job, &events);
     if timeline.rows.is_empty() {
         return Err(format!("{} has no events of ranks", file.display()));
     }
-    let output = output.map_or_else(|| full.with_file_name("timeline.svg"), Path::to_owned);
-    fs::write(&output, draw(&timeline))
-        .map_err(|error| format!("{}: {error}", output.display()))?;
-    println!("{}", output.display());
+    let drawn = draw(&timeline);
+    let output = match output {
+        Some(output) => fs::write(output, drawn).map(|()| output.to_owned()),
+        None => write_beside(&full, &drawn).map(|()| full.with_file_name(TIMELINE)),
+    };
+    println!("{}", output.map_err(|error| format!("the timeline: {error}"))?.display());
     print!("{}", crate::command::recoveries::table(&events));
     Ok(())
 }

@@ -5,9 +5,11 @@ use crate::guardian::output_offsets::OutputMark;
 use crate::local;
 use crate::os;
 use crate::os::Pid;
+use crate::store;
 use rustbtl_coordination::control::{CheckpointId, SnapshotMemory};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use rustbtl_process::dump::is_base_of;
+use rustbtl_process::private_files::Folder;
 use std::fs;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -138,23 +140,23 @@ impl ImageTask {
     fn write(&self, store: &dyn ImageStore) -> Result<Written, String> {
         let folder = &self.directory;
         let shown = folder.display();
-        os::make_folders(folder).map_err(|error| format!("making {shown}: {error}"))?;
+        let checkpoint = store::enter_checkpoint(folder).map_err(|error| error.to_string())?;
         if self.limited {
             local::check_room(folder, os::memory_of(self.program))?;
         }
-        let name = folder.join(file_name(self.rank));
-        let temporary = temporary(folder, self.rank);
-        let _ = fs::remove_file(&temporary);
+        let name = file_name(self.rank);
+        let temporary = temporary(self.rank);
+        let _ = checkpoint.remove(&temporary);
         let (program, snapshot) = (self.program, self.snapshot);
         let source = Source { program, snapshot, description: &self.description };
         let marked = self.output.as_ref().map_or(Ok(()), |mark| mark.store(folder, self.rank));
         marked.map_err(|error| format!("{shown}: {error}"))?;
-        let written = store.write(&source, &temporary).and_then(|written| {
-            let named = fs::rename(&temporary, &name).and_then(|()| os::sync_directory(folder));
-            named.map(|()| written).map_err(|error| format!("{}: {error}", name.display()))
+        let written = store.write(&source, &folder.join(&temporary)).and_then(|written| {
+            let named = checkpoint.rename(&temporary, &name).and_then(|()| checkpoint.sync());
+            named.map(|()| written).map_err(|error| error.to_string())
         });
         written.inspect_err(|_| {
-            let _ = fs::remove_file(&temporary);
+            let _ = checkpoint.remove(&temporary);
         })
     }
 }
@@ -187,8 +189,8 @@ impl Writers {
 }
 
 /// Name of an image that is not complete.
-fn temporary(folder: &Path, rank: PeerId) -> PathBuf {
-    folder.join(format!("{}.tmp", file_name(rank)))
+fn temporary(rank: PeerId) -> String {
+    format!("{}.tmp", file_name(rank))
 }
 
 /// The final name of an image that is being written to `temporary`.
@@ -199,17 +201,20 @@ pub fn final_name(temporary: &Path) -> PathBuf {
 /// Removes a rank's files from the folder of a checkpoint, and the folder if it is empty then.
 /// Incremental images of other checkpoints have names of their own for the images they need.
 pub fn discard(folder: &Path, rank: PeerId) {
-    let image = file_name(rank);
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.file_name().to_str().is_some_and(|name| is_base_of(name, &image)) {
-            let _ = fs::remove_file(entry.path());
+    // What is not this user's is not his to remove.
+    if let Ok(checkpoint) = Folder::open(folder) {
+        let image = file_name(rank);
+        let names = checkpoint.names().unwrap_or_default();
+        let is_base = |name: &str| is_base_of(name, &image);
+        for base in names.iter().filter(|name| name.to_str().is_some_and(is_base)) {
+            let _ = checkpoint.remove(base);
+        }
+        let temporary = temporary(rank);
+        let draft = format!("{temporary}.tmp");
+        for name in [&image, &draft, &temporary, &OutputMark::file(rank)] {
+            let _ = checkpoint.remove(name);
         }
     }
-    let _ = fs::remove_file(folder.join(file_name(rank)));
-    let temporary = temporary(folder, rank);
-    let _ = fs::remove_file(temporary.with_extension("tmp.tmp"));
-    let _ = fs::remove_file(temporary);
-    let _ = fs::remove_file(OutputMark::file(folder, rank));
     let _ = fs::remove_dir(folder);
 }
 
@@ -289,11 +294,32 @@ mod tests {
         let names: Vec<_> =
             fs::read_dir(&task.directory).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, ["rank-3.img"]);
-        let temporary = temporary(&task.directory, PeerId(3));
+        let temporary = task.directory.join(temporary(PeerId(3)));
         assert_eq!(final_name(&temporary), task.directory.join("rank-3.img"));
         fs::write(task.directory.join("rank-3.img.base-1"), "").unwrap();
         discard(&task.directory, PeerId(3));
         assert!(!task.directory.exists());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn an_image_is_not_written_through_a_link_in_a_folder_of_another_user() {
+        if os::euid() != 0 {
+            return eprintln!("SKIPPED: only root can make a folder of another user");
+        }
+        let folder = scratch("foreign");
+        let task = task(&folder);
+        fs::create_dir_all(&task.directory).unwrap();
+        let victim = folder.join("victim");
+        fs::write(&victim, "mine").unwrap();
+        let planted = task.directory.join("rank-3.out");
+        std::os::unix::fs::symlink(&victim, &planted).unwrap();
+        std::os::unix::fs::chown(&task.directory, Some(65534), None).unwrap();
+        let why = task.run(&Half(false, Duration::ZERO)).unwrap_err();
+        assert!(why.contains("belongs to user 65534"), "{why}");
+        discard(&task.directory, PeerId(3));
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "mine");
+        assert!(planted.is_symlink(), "nor is anything removed there");
         fs::remove_dir_all(&folder).unwrap();
     }
 }

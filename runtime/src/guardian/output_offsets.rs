@@ -4,16 +4,16 @@
 //! Positions count the bytes of a stream from the first start of the program on, through all its
 //! restarts.
 
-use crate::os;
 use crate::os::SharedNumbers;
+use crate::store;
 use core::sync::atomic::{Ordering, compiler_fence};
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::little_endian::{LittleEndian, take_bytes};
+use rustbtl_process::private_files::Folder;
 use sha2::{Digest, Sha256};
-use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 /// Standard output and standard error.
 pub const STREAMS: usize = 2;
@@ -21,6 +21,8 @@ pub const STREAMS: usize = 2;
 pub const FOLDER: &str = "output";
 const MAGIC: &[u8; 8] = b"RBTLOUT2";
 const CHECKSUM_BYTES: usize = 32;
+/// Longest mark that is read: what waits and what is kept of both streams is less than 16 MiB.
+const MARK_BYTES_MAX: u64 = 64 << 20;
 
 /// How much of each stream was forwarded.
 #[derive(Debug)]
@@ -29,11 +31,13 @@ pub struct OutputLedger(SharedNumbers<STREAMS>);
 impl OutputLedger {
     /// Opens the one of this rank in the job's folder, or makes it; returns its counts, too.
     pub fn open(job: &Path, rank: PeerId) -> io::Result<(Self, [u64; STREAMS])> {
-        let folder = job.join(FOLDER);
-        os::make_folders(&folder)?;
-        let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = options.open(folder.join(format!("rank-{rank}")))?;
+        let job = store::enter_job(job)?;
+        // A restarted job has a link to the folder of the job that it continues.
+        let folder = match job.link(FOLDER) {
+            Some(continued) => Folder::open(&continued)?,
+            None => job.folder_or_new(FOLDER)?,
+        };
+        let file = folder.file_or_new(format!("rank-{rank}"))?;
         // Written out: a full disk is noticed here, not when a number is set.
         let mut page = [0; SharedNumbers::<STREAMS>::BYTES];
         let found = file.read_at(&mut page, 0)?;
@@ -83,9 +87,9 @@ impl StreamMark {
 pub struct OutputMark(pub [StreamMark; STREAMS]);
 
 impl OutputMark {
-    /// File of a rank in the folder of a checkpoint.
-    pub fn file(checkpoint: &Path, rank: PeerId) -> PathBuf {
-        checkpoint.join(format!("rank-{rank}.out"))
+    /// Name of a rank's file in the folder of a checkpoint.
+    pub fn file(rank: PeerId) -> String {
+        format!("rank-{rank}.out")
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -120,23 +124,21 @@ impl OutputMark {
 
     /// Make it durable in the folder of a checkpoint.
     pub fn store(&self, checkpoint: &Path, rank: PeerId) -> io::Result<()> {
-        let name = Self::file(checkpoint, rank);
-        let mut options = File::options();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        let mut file = options.open(&name)?;
+        let mut file = Folder::open(checkpoint)?.create_file_anew(Self::file(rank))?;
         file.write_all(&self.encode())?;
         file.sync_all()
     }
 
     /// The one of this rank; `None`: the checkpoint has none.
     pub fn read(checkpoint: &Path, rank: PeerId) -> io::Result<Option<Self>> {
-        match std::fs::read(Self::file(checkpoint, rank)) {
+        let folder = Folder::open(checkpoint);
+        match folder.and_then(|folder| folder.read(Self::file(rank), MARK_BYTES_MAX)) {
             Ok(bytes) => match Self::decode(&bytes) {
                 Some(mark) => Ok(Some(mark)),
                 None => Err(io::Error::new(io::ErrorKind::InvalidData, "it is damaged")),
             },
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
+            Err(error) if error.is_missing() => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 }
@@ -210,5 +212,34 @@ mod tests {
         ledger.set(1, 9);
         assert_eq!(OutputLedger::open(&folder, rank).unwrap().1, [0, 9]);
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_others_could_have_changed_is_not_used() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let job = std::env::temp_dir().join(format!("rustbtl-marks-{}", std::process::id()));
+        let checkpoint = job.join("checkpoint-1");
+        std::fs::create_dir_all(&checkpoint).unwrap();
+        let rank = PeerId(2);
+        OutputMark::default().store(&checkpoint, rank).unwrap();
+        drop(OutputLedger::open(&job, rank).unwrap());
+        let allow = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        let (mark, ledger) = (checkpoint.join("rank-2.out"), job.join("output/rank-2"));
+        [&mark, &ledger].iter().for_each(|path| allow(path, 0o620));
+        let why = OutputMark::read(&checkpoint, rank).unwrap_err().to_string();
+        assert!(why.contains("chmod g-w"), "{why}");
+        let why = OutputLedger::open(&job, rank).unwrap_err().to_string();
+        assert!(why.contains("chmod g-w"), "{why}");
+        // A restarted job has a link to the folder of the one before; that is checked, too.
+        let next = job.join("next");
+        std::fs::create_dir(&next).unwrap();
+        symlink(job.join("output"), next.join(FOLDER)).unwrap();
+        allow(&ledger, 0o600);
+        assert!(OutputLedger::open(&next, rank).is_ok());
+        allow(&job.join("output"), 0o770);
+        assert!(OutputLedger::open(&next, rank).is_err());
+        std::fs::remove_dir_all(&job).unwrap();
     }
 }

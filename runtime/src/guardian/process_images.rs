@@ -2,17 +2,19 @@
 
 use crate::guardian::images;
 use crate::guardian::images::{ImageStore, RestartInfo, Source, Written};
+use crate::node::{NodeDirectory, SharedFolder};
 use crate::os::Pid;
-use crate::settings::{GUARDIAN_FD_NUMBER, IMAGES, Images};
+use crate::settings;
+use crate::settings::{GUARDIAN_FD_NUMBER, IMAGES, Images, is_job_name};
 use rustbtl_coordination::control::SnapshotMemory;
 use rustbtl_fragments::ids::Incarnation;
 use rustbtl_process::ProcessImageError;
 use rustbtl_process::dump::{self, History, WriteOptions};
+use rustbtl_process::private_files::Folder;
 use rustbtl_process::restore::{self, RestoreOptions, SharedRegistry};
-use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -23,6 +25,8 @@ const ATTEMPTS: usize = 3;
 #[derive(Debug)]
 pub struct ProcessImages {
     style: Images,
+    /// The node's private directory for the job, where it is known.
+    node: Option<PathBuf>,
     /// What was written before; `None` while an image is written.
     history: Mutex<Option<History>>,
     /// Of all incarnations since every rank was restored last: other guardians of the set may still
@@ -33,7 +37,8 @@ pub struct ProcessImages {
 /// What a restored process shares with others of its node, kept until they have opened it.
 #[derive(Debug)]
 struct Shared {
-    folder: PathBuf,
+    #[allow(dead_code, reason = "held until all have opened what they share")]
+    folder: SharedFolder,
     #[allow(dead_code, reason = "held open")]
     objects: Vec<OwnedFd>,
 }
@@ -42,13 +47,16 @@ impl ProcessImages {
     /// Images in this style.
     pub fn new(style: Images) -> Self {
         let history = Mutex::new(Some(History::new(style.full_every)));
-        Self { style, history, shared: Mutex::default() }
+        Self { style, node: None, history, shared: Mutex::default() }
     }
 
     /// As mpirun has set it; the coordinator has checked the value.
     pub fn from_environment() -> Self {
         let text = std::env::var(IMAGES).ok();
-        Self::new(text.and_then(|text| text.parse().ok()).unwrap_or_default())
+        let job = std::env::var(settings::JOB).ok().filter(|job| is_job_name(job));
+        let temporary = settings::temporary(|name| std::env::var_os(name));
+        let node = job.map(|job| NodeDirectory::path_for(&temporary, &job));
+        Self { node, ..Self::new(text.and_then(|text| text.parse().ok()).unwrap_or_default()) }
     }
 }
 
@@ -56,7 +64,8 @@ impl ProcessImages {
 /// and over the table, which has the checksum of every block.
 fn checksum(image: &Path) -> io::Result<u64> {
     let mut sums = [0; 8];
-    File::open(image)?.read_exact_at(&mut sums, 48)?;
+    let (folder, name) = Folder::of(image)?;
+    folder.file(name)?.read_exact_at(&mut sums, 48)?;
     Ok(u64::from_le_bytes(sums))
 }
 
@@ -66,32 +75,18 @@ fn copy_of(fd: RawFd) -> Result<OwnedFd, String> {
     borrowed.try_clone_to_owned().map_err(|error| format!("copying descriptor {fd}: {error}"))
 }
 
-/// Where processes of one node that share memory find it: named by their checkpoint, and by what
-/// distinguishes this restart from others from the same checkpoint.
-fn shared_place(image: &Path, incarnation: Incarnation) -> Option<SharedRegistry> {
-    let folder = image.parent()?;
-    let checkpoint = folder.file_name()?.to_string_lossy().into_owned();
-    let restart = std::env::var("PMIX_NAMESPACE").unwrap_or_default();
-    let key = format!("{checkpoint}-{restart}-{incarnation}");
-    let memory = PathBuf::from("/dev/shm");
-    let place = if memory.is_dir() { memory } else { std::env::temp_dir() };
-    let name = format!("rustbtl-{}-shared-{key}", crate::os::euid());
-    Some(SharedRegistry { folder: place.join(name), key })
-}
-
-/// A folder of this user alone, made by whoever comes first.
-fn make_private(folder: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(folder) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let found = folder.symlink_metadata()?;
-            let private = found.is_dir() && found.uid() == crate::os::euid();
-            if private && found.mode() & 0o077 == 0 {
-                return Ok(());
-            }
-            Err(io::Error::other("it is there already and not a private folder of this user"))
-        }
-        result => result,
-    }
+/// Where processes of one node that share memory find it: below the job's private directory, named
+/// by their checkpoint and their incarnation, which no other restart of the job has.
+fn shared_folder(
+    node: &Path,
+    image: &Path,
+    incarnation: Incarnation,
+) -> Result<(SharedRegistry, SharedFolder), String> {
+    let checkpoint = image.parent().and_then(Path::file_name).unwrap_or_default();
+    let key = format!("{}-{incarnation}", checkpoint.to_string_lossy());
+    let what = |error| format!("a folder in {} for shared memory: {error}", node.display());
+    let folder = NodeDirectory::shared_folder(node, &key).map_err(what)?;
+    Ok((SharedRegistry { folder: folder.path().to_owned(), key }, folder))
 }
 
 impl ImageStore for ProcessImages {
@@ -127,11 +122,10 @@ impl ImageStore for ProcessImages {
             Some(History::new(self.style.full_every));
         let [input, output, error] = standard;
         let numbers = [(0, input), (1, output), (2, error), (GUARDIAN_FD_NUMBER, socket)];
-        let shared = shared_place(image, restart.incarnation);
-        let folder = shared.as_ref().map(|place| place.folder.clone());
-        if let Some(folder) = &folder {
-            make_private(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        }
+        let node = self.node.as_deref();
+        let shared =
+            node.map(|node| shared_folder(node, image, restart.incarnation)).transpose()?;
+        let (shared, folder) = shared.unzip();
         let keep = |objects| {
             let shared = folder.map(|folder| Shared { folder, objects });
             self.shared.lock().unwrap_or_else(PoisonError::into_inner).extend(shared);
@@ -167,10 +161,16 @@ impl ImageStore for ProcessImages {
     }
 
     fn tidy(&self) {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        for shared in core::mem::take(&mut *shared) {
-            // Another guardian of the node may have done it.
-            let _ = std::fs::remove_dir_all(shared.folder);
+        let shared =
+            core::mem::take(&mut *self.shared.lock().unwrap_or_else(PoisonError::into_inner));
+        if shared.is_empty() {
+            return;
+        }
+        drop(shared);
+        // Where no agent was started nobody else removes the directory.
+        if let Some(directory) = self.node.as_ref().and_then(|node| NodeDirectory::open(node).ok())
+        {
+            let _ = directory.leave();
         }
     }
 

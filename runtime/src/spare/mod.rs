@@ -18,8 +18,10 @@ pub(crate) mod proxy;
 
 pub use crate::spare::proxy::{KILLED, Proxy};
 
-use crate::auth::{Host, Progress, UnauthenticatedPeer};
+use crate::auth::Host;
+use crate::half_open::{HalfOpenPeers, Outcome};
 use crate::link::Link;
+use crate::listen::{Listeners, hosts_towards};
 use crate::local;
 use crate::local::Local;
 use crate::node;
@@ -28,13 +30,10 @@ use crate::os::Poll;
 use crate::settings::{NoSettings, Settings};
 use crate::spare::guardians::SpareGuardians;
 use rustbtl_coordination::control::{FromNode, ToNode};
-use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// How long a peer may take to authenticate itself.
-const AUTH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Unauthenticated peers at a time; further ones wait in the kernel's queue.
+/// Unauthenticated peers at a time.
 const UNAUTHENTICATED_MAX: usize = 16;
 /// How often a lost agent is replaced.
 const AGENTS_MAX: u32 = 5;
@@ -44,10 +43,10 @@ const ORTED_ENDS: Duration = Duration::from_secs(2);
 struct Spare {
     settings: Settings,
     orted: OwnedFd,
-    listener: TcpListener,
+    listeners: Listeners,
     agent: Link,
     agents_left: u32,
-    unauthenticated: Vec<UnauthenticatedPeer>,
+    unauthenticated: HalfOpenPeers,
     guardians: SpareGuardians,
     /// Held as long as anything of the job may be on this node.
     local: Option<Local>,
@@ -78,21 +77,18 @@ pub fn run() -> Result<(), String> {
         NoSettings::Invalid(variable) => format!("the variable {variable} makes no sense"),
     })?;
     let listening = |error| format!("listening: {error}");
-    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
-        .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)))
-        .map_err(listening)?;
-    listener.set_nonblocking(true).map_err(listening)?;
+    let listeners = Listeners::open(&hosts_towards(&settings.coordinator), 0).map_err(listening)?;
     let local = settings.local.as_deref().map(Local::enter).transpose()?;
-    let port = listener.local_addr().map_err(listening)?.port();
+    let port = listeners.port();
     let agent = reach_agent(&settings, port)?;
     let guardians = SpareGuardians::new(settings.local.clone());
     let mut spare = Spare {
         settings,
         orted,
-        listener,
+        listeners,
         agent,
         agents_left: AGENTS_MAX,
-        unauthenticated: Vec::new(),
+        unauthenticated: HalfOpenPeers::new(Host::Spare, UNAUTHENTICATED_MAX),
         guardians,
         local,
     };
@@ -117,13 +113,9 @@ impl Spare {
             let mut poll = Poll::default();
             let orphaned = poll.add(self.orted.as_raw_fd(), false);
             let agent = poll.add(self.agent.fd(), self.agent.wants_to_write());
-            let room = self.unauthenticated.len() < UNAUTHENTICATED_MAX;
-            let come = room.then(|| poll.add(self.listener.as_raw_fd(), false));
-            for peer in &self.unauthenticated {
-                poll.add(peer.stream().as_raw_fd(), false);
-            }
-            let until = self.unauthenticated.iter().map(|peer| peer.until).min();
-            if poll.wait(until).is_err() || poll.is_ready(orphaned) {
+            let come = self.listeners.poll(&mut poll);
+            self.unauthenticated.poll(&mut poll);
+            if poll.wait(self.unauthenticated.deadline()).is_err() || poll.is_ready(orphaned) {
                 return SpareEnd::Orphaned;
             }
             if poll.is_ready(agent)
@@ -131,23 +123,13 @@ impl Spare {
             {
                 return end;
             }
-            self.authenticate();
-            if come.is_some_and(|slot| poll.is_ready(slot))
-                && let Ok((stream, _)) = self.listener.accept()
-            {
-                let peer = UnauthenticatedPeer::new(Host::Spare, stream, AUTH_TIMEOUT);
-                self.unauthenticated.extend(peer);
+            if come.iter().any(|&slot| poll.is_ready(slot)) {
+                self.unauthenticated.accept(&self.listeners);
             }
-        }
-    }
-
-    fn authenticate(&mut self) {
-        let now = Instant::now();
-        for mut peer in core::mem::take(&mut self.unauthenticated) {
-            match peer.advance(&self.settings.secret) {
-                Progress::Authenticated => self.guardians.serve(peer.into_stream()),
-                Progress::Waiting if peer.until > now => self.unauthenticated.push(peer),
-                Progress::Waiting | Progress::Refused(_) => {}
+            for outcome in self.unauthenticated.advance(&self.settings.secret) {
+                if let Outcome::Authenticated(stream) = outcome {
+                    self.guardians.serve(stream);
+                }
             }
         }
     }

@@ -85,7 +85,11 @@ impl Job {
 
     /// Nodes keep their images themselves, with so many replicas on others.
     pub fn start_local(size: u32, replicas: u32) -> Self {
-        Self::start_with(Scratch::new(), size, &format!("copies {replicas}"), "", None)
+        Self::start_local_in(Scratch::new(), size, replicas)
+    }
+
+    pub fn start_local_in(scratch: Scratch, size: u32, replicas: u32) -> Self {
+        Self::start_with(scratch, size, &format!("copies {replicas}"), "", None)
     }
 
     fn start_with(

@@ -14,7 +14,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("rustbtl-ring", &["loom"]),
     ("rustbtl-fragments", &["slab", "static_assertions", "memoffset"]),
     ("rustbtl-checkpoint", &["rustbtl-fragments", "crc32fast", "lz4_flex", "static_assertions"]),
-    ("rustbtl-process", &["rustbtl-checkpoint", "libc", "cc", "thiserror", "twox-hash", "zstd"]),
+    (
+        "rustbtl-process",
+        &["rustbtl-checkpoint", "cc", "libc", "rustix", "thiserror", "twox-hash", "zstd"],
+    ),
     ("rustbtl-coordination", &["rustbtl-fragments", "hmac", "sha2", "static_assertions"]),
     (
         "rustbtl-component",

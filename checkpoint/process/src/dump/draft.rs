@@ -1,33 +1,33 @@
 //! An image that is being written: under another name until it is complete.
 
 use crate::error::ProcessImageError;
+use crate::private_files::Folder;
 use rustbtl_checkpoint::image::{Block, Header};
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 /// A file that is being written.
 #[derive(Debug)]
 pub struct Draft {
     /// Where blocks go.
     pub file: File,
-    draft: PathBuf,
-    path: PathBuf,
+    folder: Folder,
+    draft: OsString,
+    name: OsString,
     done: bool,
 }
 
 impl Draft {
-    /// Begins; only the same user may read it (it holds all the memory of a program).
+    /// Begins; only the same user may read it (it holds all the memory of a program). The folder is
+    /// one that nobody else can write to: no link of others leads the image elsewhere.
     pub fn create(path: &Path) -> Result<Self, ProcessImageError> {
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(".tmp");
-        let draft = path.with_file_name(name);
-        let mut options = OpenOptions::new();
-        let options = options.write(true).create(true).truncate(true).mode(0o600);
-        let file = options
-            .open(&draft)
-            .map_err(ProcessImageError::system(format!("creating {}", draft.display())))?;
-        Ok(Self { file, draft, path: path.to_owned(), done: false })
+        let (folder, name) = Folder::of(path)?;
+        let mut draft = name.to_owned();
+        draft.push(".tmp");
+        let file = folder.create_file_anew(&draft)?;
+        Ok(Self { file, folder, draft, name: name.to_owned(), done: false })
     }
 
     /// Writes metadata, table and header; gives the header and the size.
@@ -57,7 +57,7 @@ impl Draft {
 
     /// Writes a piece.
     pub fn write(&self, bytes: &[u8], offset: u64) -> Result<(), ProcessImageError> {
-        let what = || format!("writing {}", self.draft.display());
+        let what = || format!("writing {}", self.folder.path().join(&self.draft).display());
         self.file
             .write_all_at(bytes, offset)
             .map_err(|error| ProcessImageError::System { what: what(), error })
@@ -65,17 +65,14 @@ impl Draft {
 
     /// Gives it its name (invariant of `dump.rs`).
     pub fn publish(mut self, sync: bool) -> Result<(), ProcessImageError> {
-        let what = self.path.display().to_string();
-        let failed = || ProcessImageError::system(what.clone());
         if sync {
-            self.file.sync_all().map_err(failed())?;
+            let what = self.folder.path().join(&self.name).display().to_string();
+            self.file.sync_all().map_err(ProcessImageError::system(what))?;
         }
-        fs::rename(&self.draft, &self.path).map_err(failed())?;
+        self.folder.rename(&self.draft, &self.name)?;
         self.done = true;
         if sync {
-            let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            let folder = File::open(folder.unwrap_or(Path::new("."))).map_err(failed())?;
-            folder.sync_all().map_err(failed())?;
+            self.folder.sync()?;
         }
         Ok(())
     }
@@ -85,7 +82,7 @@ impl Drop for Draft {
     fn drop(&mut self) {
         if !self.done {
             // Half an image is useless; if it cannot be removed, its name still ends with `.tmp`.
-            let _ = fs::remove_file(&self.draft);
+            let _ = self.folder.remove(&self.draft);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::compression::Unpacker;
 use crate::error::ProcessImageError;
+use crate::private_files::Folder;
 use rustbtl_checkpoint::image::record::{self, Base, Process, Record};
 use rustbtl_checkpoint::image::{Block, Elsewhere, HEADER_BYTES, Header, ImageError};
 use std::collections::VecDeque;
@@ -44,11 +45,12 @@ const HELD_BYTES_MIN: u32 = 128 << 10;
 impl ImageFile {
     /// Opens and checks.
     pub fn open(path: &Path) -> Result<Self, ProcessImageError> {
-        let mut image = Self::open_alone(path)?;
+        let (folder, name) = Folder::of(path)?;
+        let mut image = Self::open_alone(&folder, name)?;
         let mut bases = Vec::new();
         for record in image.records() {
             if let Record::Base(base) = record {
-                bases.push(image.open_base(&base)?);
+                bases.push(image.open_base(&folder, &base)?);
             }
         }
         image.bases = bases;
@@ -60,9 +62,11 @@ impl ImageFile {
         Ok(image)
     }
 
-    fn open_alone(path: &Path) -> Result<Self, ProcessImageError> {
+    /// What is in it becomes a process: only files that nobody else can have written are opened.
+    fn open_alone(folder: &Folder, name: &OsStr) -> Result<Self, ProcessImageError> {
+        let path = folder.path().join(name);
         let shown = path.display().to_string();
-        let file = File::open(path).map_err(ProcessImageError::system(shown.clone()))?;
+        let file = folder.file(name)?;
         let stat = file.metadata().map_err(ProcessImageError::system(shown.clone()))?;
         let read = |offset: u64, bytes: usize| {
             let mut buffer = vec![0; bytes];
@@ -80,18 +84,19 @@ impl ImageFile {
         for record in record::records(&metadata) {
             record?;
         }
-        let (path, file_bytes) = (path.to_owned(), stat.len());
+        let file_bytes = stat.len();
         Ok(Self { path, file, header, metadata, blocks, file_bytes, bases: Vec::new() })
     }
 
     /// Invariant 6 of `image.rs`.
-    fn open_base(&self, base: &Base<'_>) -> Result<Self, ProcessImageError> {
+    fn open_base(&self, folder: &Folder, base: &Base<'_>) -> Result<Self, ProcessImageError> {
         let name = Path::new(OsStr::from_bytes(base.name));
         if name.file_name() != Some(name.as_os_str()) {
             return Err(ImageError::Value("name of another image").into());
         }
         let path = self.path.with_file_name(name);
-        let found = Self::open_alone(&path).map_err(|error| self.base_error(&path, &error))?;
+        let found = Self::open_alone(folder, name.as_os_str());
+        let found = found.map_err(|error| self.base_error(&path, &error))?;
         let is_meant = found.file_bytes == base.bytes
             && found.header.metadata_checksum == base.metadata_checksum
             && found.header.table_checksum == base.table_checksum;
@@ -190,5 +195,45 @@ impl ImageFile {
         let what = || format!("reading {}", self.path.display());
         let done = self.file.read_exact_at(buffer, offset);
         done.map_err(|error| ProcessImageError::System { what: what(), error })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dump::draft::Draft;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn an_image_that_others_could_have_written_is_not_opened() {
+        let folder = std::env::temp_dir().join(format!("rustbtl-image-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        Folder::create(&folder).unwrap();
+        let [image, base, link] = ["image", "base", "link"].map(|name| folder.join(name));
+        let write = |path: &Path, metadata: &[u8]| {
+            let draft = Draft::create(path).unwrap();
+            let (header, bytes) = draft.finish(HEADER_BYTES as u64, metadata, &[]).unwrap();
+            draft.publish(true).unwrap();
+            (header, bytes)
+        };
+        let (header, bytes) = write(&base, &[]);
+        let Header { metadata_checksum, table_checksum, .. } = header;
+        let mut metadata = Vec::new();
+        Base { name: b"base", bytes, metadata_checksum, table_checksum }.encode(&mut metadata);
+        write(&image, &metadata);
+        assert!(ImageFile::open(&image).is_ok());
+        symlink(&image, &link).unwrap();
+        let why = ImageFile::open(&link).unwrap_err().to_string();
+        assert!(why.contains("symbolic link"), "{why}");
+        for path in [&image, &base, &folder] {
+            let before = path.metadata().unwrap().permissions();
+            fs::set_permissions(path, Permissions::from_mode(before.mode() | 0o022)).unwrap();
+            let why = ImageFile::open(&image).unwrap_err().to_string();
+            assert!(why.contains(&format!("chmod go-w {}", path.display())), "{why}");
+            assert!(Draft::create(&image).is_ok() || path == &folder, "nor is one written there");
+            fs::set_permissions(path, before).unwrap();
+        }
+        fs::remove_dir_all(&folder).unwrap();
     }
 }

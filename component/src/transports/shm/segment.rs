@@ -1,6 +1,6 @@
 //! The node segment: made by one local rank, attached by the others, checked before it is used.
 
-use crate::os::mapping::{Mapping, OpenError, free_bytes, unlink};
+use crate::os::mapping::{Mapping, OpenError, free_bytes, remove_leftover, unlink};
 use crate::os::{locks, process, random};
 use crate::transports::set_memory::{SetCounters, Slots};
 use crate::transports::shm::error::ShmError;
@@ -77,7 +77,9 @@ impl Segment {
         let layout = layout(ranks, me, options)?;
         let name = Self::name_of(number);
         let path = options.directory.join(&name);
-        let mapping = Mapping::create(&path, layout.total_bytes()).map_err(|error| {
+        remove_leftovers(&options.directory);
+        let bytes = layout.total_bytes();
+        let mapping = Mapping::create(&path, bytes, me as u64).map_err(|error| {
             if error.code != libc::ENOSPC {
                 return ShmError::Os(error);
             }
@@ -275,6 +277,22 @@ impl Segment {
     }
 }
 
+/// Segments of this user whose processes have all been killed before the last one had attached.
+/// Who was killed removes nothing, and after a restart Open MPI does not know the segment.
+fn remove_leftovers(directory: &Path) {
+    let prefix = format!("{PREFIX}{}-", process::uid());
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix(&prefix));
+        let is_segment = |number: &str| {
+            number.len() == 32 && number.bytes().all(|byte| byte.is_ascii_hexdigit())
+        };
+        if number.is_some_and(is_segment) {
+            remove_leftover(&entry.path());
+        }
+    }
+}
+
 impl Drop for Segment {
     fn drop(&mut self) {
         let here = self.header().attached.load(Ordering::Acquire) as usize;
@@ -365,6 +383,30 @@ mod tests {
         let path = Path::new("/dev/shm").join(one.name());
         drop(one);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn the_next_segment_of_this_user_removes_what_killed_processes_have_left() {
+        // Apart from /dev/shm: other tests have segments there.
+        let name = format!("rustbtl-left-{:016x}", u64::from_ne_bytes(random::bytes().unwrap()));
+        let directory = Path::new("/dev/shm").join(name);
+        std::fs::create_dir(&directory).unwrap();
+        let options = SegmentOptions { directory: directory.clone(), ..small() };
+        let killed = std::mem::ManuallyDrop::new(Segment::create(2, 0, &options).unwrap());
+        let left = directory.join(killed.name());
+        let used = Segment::create(2, 0, &options).unwrap();
+        assert!(left.exists(), "its process is alive");
+        // As the kernel does it when its process is killed; memory holds the file, too.
+        let (range, fd) = (killed.range(), killed.descriptor());
+        // SAFETY: nothing of the segment is used any more.
+        unsafe { libc::munmap(range.start as *mut libc::c_void, range.len()) };
+        // SAFETY: as above.
+        unsafe { libc::close(fd) };
+        let next = Segment::create(2, 0, &options).unwrap();
+        assert!(!left.exists());
+        assert!([&used, &next].iter().all(|one| directory.join(one.name()).exists()));
+        drop((used, next));
+        std::fs::remove_dir(&directory).unwrap();
     }
 
     #[test]

@@ -15,7 +15,6 @@ pub mod dial;
 pub mod dialing;
 pub mod direct_placement;
 pub mod epoll_token;
-pub mod log_limit;
 pub mod network;
 pub mod pending_connection;
 pub mod poll;
@@ -31,10 +30,10 @@ use crate::os::{now_ns, random};
 use crate::transports::tcp::connection::{Connection, Fill, Next};
 use crate::transports::tcp::dial::Dial;
 use crate::transports::tcp::epoll_token::EpollToken;
-use crate::transports::tcp::log_limit::LogLimit;
 use crate::transports::tcp::pending_connection::PendingConnection;
 use crate::transports::{Event, Incoming, Limits, Payload, Sent, Transport};
 use rustbtl_coordination::handshake::{self, Names};
+use rustbtl_coordination::notice_limit::NoticeLimit;
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::wire::FRAME_BYTES_MAX;
 use std::collections::VecDeque;
@@ -47,7 +46,7 @@ const BURST: u32 = 32;
 const DIRECT: usize = 4;
 /// Empty polls between two polls of everything else.
 const IDLE_POLLS: u32 = 32;
-/// Connections that have not proved anything yet, at most; then the oldest one has to go.
+/// Connections that have not proved anything yet, at most; then one gives way (`half_open`).
 const PENDING_MAX: usize = 64;
 /// Accepted at a time.
 const ACCEPTS: usize = 16;
@@ -115,7 +114,7 @@ pub struct Tcp {
     dialing: usize,
     happened: Vec<Ready>,
     events: VecDeque<Event>,
-    notices: LogLimit,
+    notices: NoticeLimit,
     clock_ms: u64,
     looked_ns: u64,
     timers_ms: u64,
@@ -179,7 +178,7 @@ impl Tcp {
             dialing: 0,
             happened: Vec::new(),
             events: VecDeque::new(),
-            notices: LogLimit::new(),
+            notices: NoticeLimit::default(),
             clock_ms: 0,
             looked_ns: now_ns(),
             timers_ms: 0,
@@ -311,12 +310,10 @@ impl Tcp {
 
     #[cold]
     fn notice(&mut self, text: String) {
-        if !self.notices.admit(self.clock_ms) {
-            return;
-        }
-        let text = match std::mem::take(&mut self.notices.swallowed) {
-            0 => text,
-            n => format!("{text} ({n} more notices were left out)"),
+        let text = match self.notices.admit(self.clock_ms) {
+            None => return,
+            Some(0) => text,
+            Some(n) => format!("{text} ({n} more notices were left out)"),
         };
         self.events.push_back(Event::Notice(text));
     }

@@ -64,6 +64,8 @@ pub(super) struct PendingConnection {
     pub(super) address: SocketAddr,
     /// When it came.
     pub(super) since_ms: u64,
+    /// Whether a peer is known to be at its address; found out when that matters.
+    pub(super) is_known: Option<bool>,
     message: Message,
     /// Its Hello and our Challenge, once exchanged.
     asked: Option<([u8; HELLO], [u8; CHALLENGE])>,
@@ -82,7 +84,8 @@ pub(super) enum Progress {
 
 impl PendingConnection {
     pub(super) fn new(stream: TcpStream, address: SocketAddr, since_ms: u64) -> Self {
-        Self { stream, address, since_ms, message: Message::new(), asked: None }
+        let (is_known, message) = (None, Message::new());
+        Self { stream, address, since_ms, is_known, message, asked: None }
     }
 
     /// Did it send anything that makes sense so far?

@@ -5,6 +5,7 @@ use crate::coordinator::driver::clock::unix_ms;
 use crate::coordinator::job::config::JobConfig;
 use crate::store::EVENTS;
 use crate::trace;
+use rustbtl_process::private_files::Folder;
 use serde_json::Value;
 use std::fs::File;
 use std::io::Write;
@@ -20,15 +21,20 @@ pub struct Events(Option<File>);
 impl Events {
     /// In the job's folder, or in mpirun's.
     pub fn open(config: &JobConfig, job: &str) -> Self {
-        let place = |folder: &PathBuf| folder.join(job).join(EVENTS);
-        let own = config.directory.as_ref().map(place);
+        let in_folder = |folder: &PathBuf| {
+            Folder::open(&folder.join(job)).and_then(|folder| folder.file_or_new_to_append(EVENTS))
+        };
+        let own = config.directory.as_ref().map(in_folder);
         let session = config.log.as_ref().map(|folder| folder.join(format!("rustbtl-{job}.jsonl")));
         // Where it outlives a job without a directory.
         let chosen = std::env::var_os("RUSTBTL_EVENTS").map(PathBuf::from);
         let chosen = chosen.map(|folder| folder.join(format!("rustbtl-{job}.jsonl")));
         let mut options = File::options();
         options.append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        let file = own.or(chosen).or(session).and_then(|path| options.open(path).ok());
+        let file = match (own, chosen.or(session)) {
+            (Some(own), _) => own.ok(),
+            (None, path) => path.and_then(|path| options.open(path).ok()),
+        };
         // Locked as long as this process lives: cleanup after a job checks the lock.
         if let Some(file) = &file {
             let _ = crate::os::lock(file, false);

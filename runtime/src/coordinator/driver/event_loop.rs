@@ -11,7 +11,7 @@
 //! ```
 
 use crate::agent::HEARTBEAT_INTERVAL;
-use crate::auth::{Host, Progress, Secret, UnauthenticatedPeer};
+use crate::auth::Secret;
 use crate::coordinator::determinants::{Determinants, Out};
 use crate::coordinator::driver::clock::unix_ms;
 use crate::coordinator::driver::event_log::Events;
@@ -21,27 +21,28 @@ use crate::coordinator::driver::mpirun_pipe::{self, send_to_mpirun};
 use crate::coordinator::driver::rank_links::Direct;
 pub(crate) use crate::coordinator::job::state::{Effect, Job};
 use crate::coordinator::job::tables::mpirun_orders::{MpirunOrder, to_mpirun};
+use crate::half_open::{HalfOpenPeers, Outcome};
+use crate::jobs;
 use crate::link::Link;
+use crate::listen::Listeners;
 use crate::os::Poll;
 use rustbtl_coordination::control::{CheckpointId, FromNode, FromRank, ToNode, ToRank};
+use rustbtl_coordination::notice_limit::NoticeLimit;
 use rustbtl_fragments::ids::PeerId;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufRead, BufReader};
-use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How long an unauthenticated peer may take to prove that it belongs to the job.
-const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(5);
 /// While a frame waits for its answers the coordinator does not sleep at once: to be woken takes
 /// longer than all of the rest. Others get the processor when they want it.
 const AWAKE: Duration = Duration::from_micros(60);
-/// Unauthenticated peers at a time; further ones wait in the kernel's queue.
-const UNAUTHENTICATED_MAX: usize = 64;
+/// Unauthenticated peers at a time.
+pub(crate) const UNAUTHENTICATED_MAX: usize = 64;
 /// An agent without a message for this long is reported.
 const AGENT_SILENCE: Duration = Duration::from_secs(5);
 /// How long ranks may take to report their logs.
@@ -69,10 +70,12 @@ pub(crate) struct Coordinator {
     /// For a failover.
     pub(crate) failover_store: Option<FailoverStore>,
     pub(crate) manifest_writer: ManifestWriter,
-    pub(crate) listener: TcpListener,
+    pub(crate) listeners: Listeners,
     pub(crate) commands: UnixListener,
     pub(crate) socket: PathBuf,
-    pub(crate) unauthenticated: Vec<UnauthenticatedPeer>,
+    pub(crate) unauthenticated: HalfOpenPeers,
+    /// Of events about those that are refused.
+    pub(crate) notices: NoticeLimit,
     pub(crate) agents: BTreeMap<u64, Agent>,
     pub(crate) direct: Direct,
     /// The agent of each rank.
@@ -119,7 +122,7 @@ impl Coordinator {
     fn deadline(&self, beat_at: Instant) -> Instant {
         let scheduled = self.job.next_deadline();
         let scheduled = scheduled.map(|ms| self.started + Duration::from_millis(ms));
-        let unauthenticated = self.unauthenticated.iter().map(|peer| peer.until);
+        let unauthenticated = self.unauthenticated.deadline();
         let status_waiters = self.status_waiters.iter().map(|(_, until)| *until);
         scheduled
             .into_iter()
@@ -140,15 +143,10 @@ impl Coordinator {
         loop {
             let mut poll = Poll::default();
             let mpirun = poll.add(input.get_ref().as_raw_fd(), false);
-            let listener = (self.unauthenticated.len() < UNAUTHENTICATED_MAX)
-                .then(|| poll.add(self.listener.as_raw_fd(), false));
+            let listeners = self.listeners.poll(&mut poll);
             let commands = poll.add(self.commands.as_raw_fd(), false);
             let manifest_writer = poll.add(self.manifest_writer.fd(), false);
-            let unauthenticated: Vec<usize> = self
-                .unauthenticated
-                .iter()
-                .map(|s| poll.add(s.stream().as_raw_fd(), false))
-                .collect();
+            self.unauthenticated.poll(&mut poll);
             let mut add = |link: &Link| poll.add(link.fd(), link.wants_to_write());
             let agents: Vec<(u64, usize)> =
                 self.agents.iter().map(|(&id, agent)| (id, add(&agent.link))).collect();
@@ -181,12 +179,10 @@ impl Coordinator {
                     self.handle_client(id);
                 }
             }
-            self.drive_authentication(|at| {
-                unauthenticated.get(at).is_some_and(|&place| poll.is_ready(place))
-            });
-            if listener.is_some_and(|place| poll.is_ready(place)) {
-                self.accept_connections();
+            if listeners.iter().any(|&slot| poll.is_ready(slot)) {
+                self.unauthenticated.accept(&self.listeners);
             }
+            self.drive_authentication();
             if poll.is_ready(commands) {
                 self.accept_commands();
             }
@@ -219,35 +215,27 @@ impl Coordinator {
         Ok(count > 0)
     }
 
-    fn accept_connections(&mut self) {
-        while self.unauthenticated.len() < UNAUTHENTICATED_MAX {
-            let Ok((stream, _)) = self.listener.accept() else { return };
-            self.unauthenticated.extend(UnauthenticatedPeer::new(
-                Host::Coordinator,
-                stream,
-                AUTHENTICATION_TIMEOUT,
-            ));
-        }
-    }
-
-    fn drive_authentication(&mut self, is_ready: impl Fn(usize) -> bool) {
-        let now = Instant::now();
-        for (at, mut peer) in core::mem::take(&mut self.unauthenticated).into_iter().enumerate() {
-            let progress =
-                if is_ready(at) { peer.advance(&self.secret) } else { Progress::Waiting };
-            match progress {
-                Progress::Authenticated => {
-                    if let Ok(link) = Link::new(peer.into_stream()) {
+    fn drive_authentication(&mut self) {
+        for outcome in self.unauthenticated.advance(&self.secret) {
+            match outcome {
+                Outcome::Authenticated(stream) => {
+                    if let Ok(link) = Link::new(stream) {
                         let (node, last_heard) = (String::new(), Instant::now());
                         let id = self.number();
                         let agent = Agent { link, node, pid: 0, last_heard, silent: false };
                         self.agents.insert(id, agent);
                     }
                 }
-                Progress::Waiting if peer.until > now => self.unauthenticated.push(peer),
-                Progress::Waiting => {}
-                Progress::Refused(reason) => {
-                    self.events.write(json!({"event": "refused", "reason": reason}));
+                Outcome::Refused { address, reason } => {
+                    let now = self.now();
+                    if let Some(left_out) = self.notices.admit(now) {
+                        self.events.write(json!({
+                            "event": "refused",
+                            "address": address.to_string(),
+                            "reason": reason,
+                            "left_out": left_out,
+                        }));
+                    }
                 }
             }
         }
@@ -555,6 +543,6 @@ impl Coordinator {
         if let Some(failover_store) = self.failover_store.take() {
             failover_store.remove();
         }
-        let _ = fs::remove_file(&self.socket);
+        jobs::remove(&self.socket);
     }
 }

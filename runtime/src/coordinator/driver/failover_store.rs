@@ -9,22 +9,25 @@
 //! ```
 
 use crate::coordinator::job::tables::persisted::PersistedState;
-use crate::os;
 use rustbtl_coordination::determinants::DeterminantBatch;
 use rustbtl_fragments::ids::SetId;
 use rustbtl_fragments::little_endian::{LittleEndian, take_bytes};
+use rustbtl_process::private_files::Folder;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 const STATE: &str = "state.json";
 const DETERMINANTS: &str = "determinants-";
+/// Longest state that is read: some 100 bytes for each rank and each image.
+const STATE_BYTES_MAX: u64 = 1 << 30;
+/// Most determinants of a set that are read: the coordinator before this one had them in memory.
+const DETERMINANTS_BYTES_MAX: u64 = 16 << 30;
 
 /// The folder, written by this process.
 pub struct FailoverStore {
-    folder: PathBuf,
+    folder: Folder,
     files: BTreeMap<SetId, File>,
 }
 
@@ -41,12 +44,6 @@ pub fn folder(session: &Path, job: &str) -> PathBuf {
     session.join(format!("rustbtl-{job}.state"))
 }
 
-fn options() -> fs::OpenOptions {
-    let mut options = File::options();
-    options.create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-    options
-}
-
 impl FailoverStore {
     /// An empty one.
     pub fn create(folder: &Path) -> io::Result<Self> {
@@ -54,30 +51,29 @@ impl FailoverStore {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        os::private_directory(folder)?;
-        Ok(Self { folder: folder.to_owned(), files: BTreeMap::new() })
+        Ok(Self { folder: Folder::create(folder)?, files: BTreeMap::new() })
     }
 
     /// Opens that of the coordinator before this one, and reads it.
     pub fn open(folder: &Path) -> Result<(Self, LoadedState), String> {
         let shown = folder.display();
-        os::private_directory(folder).map_err(|error| format!("{shown}: {error}"))?;
-        let text = fs::read(folder.join(STATE))
-            .map_err(|error| format!("{shown}/{STATE}, its persisted state: {error}"))?;
+        let folder = Folder::open(folder).map_err(|error| error.to_string())?;
+        let text = folder.read(STATE, STATE_BYTES_MAX);
+        let text = text.map_err(|error| format!("{error} (the persisted state)"))?;
         let state: PersistedState = serde_json::from_slice(&text)
             .map_err(|error| format!("{shown}/{STATE} makes no sense: {error}"))?;
-        let entries = fs::read_dir(folder).map_err(|error| format!("{shown}: {error}"))?;
         let mut determinants = Vec::new();
-        for path in entries.flatten().map(|entry| entry.path()) {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let set = name.strip_prefix(DETERMINANTS).and_then(|set| set.parse().ok());
-            let Some(set) = set.map(SetId) else { continue };
-            let bytes = fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-            let batches = batches(&bytes, set)
-                .map_err(|reason| format!("{} makes no sense: {reason}", path.display()))?;
+        for name in folder.names().map_err(|error| error.to_string())? {
+            let set = name.to_str().and_then(|name| name.strip_prefix(DETERMINANTS));
+            let Some(set) = set.and_then(|set| set.parse().ok()).map(SetId) else { continue };
+            let bytes = folder.read(&name, DETERMINANTS_BYTES_MAX);
+            let bytes = bytes.map_err(|error| error.to_string())?;
+            let batches = batches(&bytes, set).map_err(|reason| {
+                format!("{} makes no sense: {reason}", folder.path().join(&name).display())
+            })?;
             determinants.push(batches);
         }
-        let failover_store = Self { folder: folder.to_owned(), files: BTreeMap::new() };
+        let failover_store = Self { folder, files: BTreeMap::new() };
         Ok((failover_store, LoadedState { state, determinants }))
     }
 
@@ -87,16 +83,16 @@ impl FailoverStore {
     }
 
     fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let draft = self.folder.join(format!("{name}.tmp"));
-        options().write(true).truncate(true).open(&draft)?.write_all(bytes)?;
-        fs::rename(draft, self.folder.join(name))
+        let draft = format!("{name}.tmp");
+        self.folder.create_file_anew(&draft)?.write_all(bytes)?;
+        Ok(self.folder.rename(&draft, name)?)
     }
 
     /// Appends to the determinants of this set.
     pub fn append_determinants(&mut self, set: SetId, batch: &[u8]) -> io::Result<()> {
         if !self.files.contains_key(&set) {
-            let path = self.folder.join(format!("{DETERMINANTS}{}", set.0));
-            self.files.insert(set, options().append(true).open(path)?);
+            let name = format!("{DETERMINANTS}{}", set.0);
+            self.files.insert(set, self.folder.file_or_new_to_append(name)?);
         }
         let Some(file) = self.files.get_mut(&set) else { return Ok(()) };
         file.write_all(&framed(batch)?)
@@ -110,7 +106,7 @@ impl FailoverStore {
 
     /// Removes it: there is no failover any more, or it could not use it.
     pub fn remove(self) {
-        let _ = fs::remove_dir_all(&self.folder);
+        let _ = fs::remove_dir_all(self.folder.path());
     }
 }
 
@@ -216,5 +212,21 @@ mod tests {
         assert!(gap.contains("determinants-2") && gap.contains("out of order"), "{gap}");
         fs::write(folder.0.join(STATE), "{").unwrap();
         assert!(FailoverStore::open(&folder.0).err().unwrap().contains("makes no sense"));
+    }
+
+    #[test]
+    fn a_state_that_others_could_have_changed_is_not_loaded() {
+        use std::os::unix::fs::PermissionsExt;
+        let (mut failover_store, folder) = new("foreign");
+        failover_store.write_state(&PersistedState::default()).unwrap();
+        failover_store.append_determinants(SET, &batch(0, 2).encode()).unwrap();
+        for name in [STATE, "determinants-2"] {
+            let path = folder.0.join(name);
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o606)).unwrap();
+            let why = FailoverStore::open(&folder.0).err().unwrap();
+            assert!(why.contains("chmod o-w") && why.contains(name), "{why}");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        assert!(FailoverStore::open(&folder.0).is_ok());
     }
 }

@@ -1,10 +1,11 @@
 //! How a coordinator starts: the first one of a job, or one after a failover.
 
+use crate::auth::Host;
 use crate::coordinator::determinants;
 use crate::coordinator::determinants::Determinants;
 use crate::coordinator::driver::clock::unix_ms;
 use crate::coordinator::driver::event_log::Events;
-use crate::coordinator::driver::event_loop::Coordinator;
+use crate::coordinator::driver::event_loop::{Coordinator, UNAUTHENTICATED_MAX};
 use crate::coordinator::driver::failover_store;
 use crate::coordinator::driver::failover_store::{FailoverStore, LoadedState};
 use crate::coordinator::driver::manifest_writer::ManifestWriter;
@@ -15,15 +16,19 @@ use crate::coordinator::job::config::JobConfig;
 use crate::coordinator::job::state::Job;
 use crate::coordinator::job::tables::mpirun_orders::to_mpirun;
 use crate::guardian::output_offsets::FOLDER;
+use crate::half_open::HalfOpenPeers;
+use crate::listen::Listeners;
 use crate::settings::hex;
 use crate::{jobs, os};
 use rustbtl_coordination::control::CheckpointId;
 use rustbtl_coordination::interval::Interval;
+use rustbtl_coordination::notice_limit::NoticeLimit;
 use rustbtl_fragments::ids::PeerId;
+use rustbtl_process::private_files::{Folder, make_folders};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufRead, Read};
-use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+use std::net::IpAddr;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -31,11 +36,29 @@ use std::time::{Duration, Instant};
 /// How long the kernel may take to give back the port of a killed coordinator.
 const PORT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A name that is unique on one host and in one directory of checkpoints.
-fn job_name() -> String {
+/// A name that is unique on one host and in one directory of checkpoints, and that nobody can
+/// guess: folders and sockets of the job are named by it, and who has them first could stop it.
+fn job_name() -> io::Result<String> {
     let fine = |c: char| c.is_ascii_alphanumeric() || c == '-';
-    let host: String = os::hostname().chars().take(40).filter(|&c| fine(c)).collect();
-    format!("{host}-{}-{:x}", std::process::id(), unix_ms() / 1000)
+    let host: String = os::hostname().chars().take(24).filter(|&c| fine(c)).collect();
+    let random = hex(&os::random::<{ jobs::RANDOM_BYTES }>()?);
+    Ok(format!("{host}-{}-{:x}-{random}", std::process::id(), unix_ms() / 1000))
+}
+
+/// The job's folder for its checkpoints: a new one, or after a failover the one that is there.
+fn job_folder(directory: &Path, name: &str, failover: bool) -> Result<(), String> {
+    let made = make_folders(directory).and_then(|()| {
+        let path = directory.join(name);
+        let folder = if failover { Folder::open(&path) } else { Folder::create(&path) };
+        folder.map(drop).map_err(io::Error::from)
+    });
+    made.map_err(|error| {
+        format!(
+            "the directory for checkpoints, {}, cannot be used: {error}. It must exist on all \
+             nodes, and this user must be able to write into it",
+            directory.display()
+        )
+    })
 }
 
 /// Reads the configuration: text lines up to `go`.
@@ -70,17 +93,11 @@ fn share_output(config: &JobConfig, name: &str) {
     }
 }
 
-fn listen(port: u16) -> io::Result<TcpListener> {
-    // Takes IPv4, too, where the system allows it (the default).
-    TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
-        .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
-}
-
 /// The port of a killed coordinator is free when its process has ended completely.
-fn listen_again(port: u16) -> io::Result<TcpListener> {
+fn listen_again(hosts: &[IpAddr], port: u16) -> io::Result<Listeners> {
     let until = Instant::now() + PORT_PATIENCE;
     loop {
-        match listen(port) {
+        match Listeners::open(hosts, port) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -119,29 +136,27 @@ impl Coordinator {
             );
         }
         let failover = config.failover.clone();
-        let name = failover.as_ref().map_or_else(job_name, |(name, ..)| name.clone());
+        let text = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
+        let name = match &failover {
+            Some((name, ..)) => name.clone(),
+            None => job_name().map_err(text("drawing the job's name"))?,
+        };
         if let Some(directory) = &config.directory {
-            let folder = directory.join(&name);
-            os::make_folders(&folder).map_err(|error| {
-                format!(
-                    "the directory for checkpoints, {}, cannot be used: {error}. It must exist on \
-                     all nodes, and this user must be able to write into it",
-                    directory.display()
-                )
-            })?;
+            job_folder(directory, &name, failover.is_some())?;
         }
         if config.directory.is_some() && failover.is_none() {
             share_output(&config, &name);
         }
-        let text = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
-        let (secret, listener) = match &failover {
-            Some((_, port, secret)) => (*secret, listen_again(*port)),
-            None => (os::random().map_err(text("drawing the job's secret"))?, listen(0)),
+        let (secret, listeners) = match &failover {
+            Some((_, port, secret)) => (*secret, listen_again(&config.hosts, *port)),
+            None => (
+                os::random().map_err(text("drawing the job's secret"))?,
+                Listeners::open(&config.hosts, 0),
+            ),
         };
-        let listener = listener.map_err(text("listening for agents"))?;
-        listener.set_nonblocking(true).map_err(text("listening for agents"))?;
-        let port = listener.local_addr().map_err(text("listening for agents"))?.port();
-        let socket = jobs::socket(&jobs::directory()?, &name);
+        let listeners = listeners.map_err(text("listening for agents"))?;
+        let port = listeners.port();
+        let socket = jobs::socket(&jobs::directory(&name)?, &name);
         if failover.is_some() {
             let _ = fs::remove_file(&socket);
         }
@@ -179,10 +194,11 @@ impl Coordinator {
             events,
             failover_store,
             manifest_writer,
-            listener,
+            listeners,
             commands,
             socket,
-            unauthenticated: Vec::new(),
+            unauthenticated: HalfOpenPeers::new(Host::Coordinator, UNAUTHENTICATED_MAX),
+            notices: NoticeLimit::default(),
             agents: BTreeMap::new(),
             direct: Direct::default(),
             home: BTreeMap::new(),

@@ -2,8 +2,9 @@
 //! blank and a value on each text line; `go` ends it. What comes after that:
 //! `rules/mpirun_messages.rs`.
 
-use crate::settings::{Images, is_job_name, unhex};
+use crate::settings::{Images, hosts, is_job_name, unhex};
 use rustbtl_coordination::interval::Interval;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 /// Longest text line that is read.
@@ -48,6 +49,8 @@ pub struct JobConfig {
     pub restore: Option<PathBuf>,
     /// `again JOB PORT SECRET`: a failover, in place of a killed coordinator.
     pub failover: Option<(String, u16, [u8; 32])>,
+    /// `at`: mpirun's own addresses.
+    pub hosts: Vec<IpAddr>,
     /// `size`: ranks, known when mpirun launches them.
     pub size: u32,
     /// `arg`: the programs' command line, a word each.
@@ -71,6 +74,7 @@ impl Default for JobConfig {
             prints: false,
             restore: None,
             failover: None,
+            hosts: Vec::new(),
             size: 0,
             command: Vec::new(),
         }
@@ -122,6 +126,7 @@ impl JobConfig {
             "set_interval" => self.set_interval_ms = number()?,
             "copies" => self.replicas = Some(usize::try_from(number()?).unwrap_or(usize::MAX)),
             "keep" => self.keep = usize::try_from(number()?).unwrap_or(usize::MAX).max(1),
+            "at" => self.hosts = hosts(value),
             "size" => self.size = u32::try_from(number()?).map_err(|_| "size".to_owned())?,
             // For guardians, who get it from mpirun, too: here it is refused if it makes no sense.
             "images" => drop(value.parse::<Images>()?),

@@ -139,6 +139,7 @@ mod tests {
             ("NOTICES", "notices", "0"),
             ("PRINTS", "prints", "1"),
             ("FAILOVER", "again", again.as_str()),
+            ("ADDRESSES", "at", "1.0;tcp://10.0.0.1:5"),
             ("SIZE", "size", "4"),
             ("ARG", "arg", "./x"),
             ("GO", "go", ""),
