@@ -99,7 +99,7 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t TestOptions) {
     tasks.push(Task::new("failures while a checkpoint is taken", Jobs, built, move |tier| {
         checkpoint_faults::run(tier, by_the_clock);
     }));
-    let more: [(&str, TaskRun); 18] = [
+    let more: [(&str, TaskRun); 19] = [
         ("checkpoint, kill -9 of everything, restart", checkpoint_restart::run),
         ("replay of nondeterministic events", replay::run),
         ("checkpoint triggers, and output of restarted jobs", triggers::run),

@@ -228,10 +228,12 @@ impl World {
     }
 
     pub(crate) fn notices(&self) -> Vec<&str> {
-        let notice = |effect| match effect {
-            &Effect::NotifyUser(ref text) => Some(text.as_str()),
-            _ => None,
-        };
+        fn notice(effect: &Effect) -> Option<&str> {
+            match effect {
+                Effect::NotifyUser(text) => Some(text),
+                _ => None,
+            }
+        }
         self.effects.iter().filter_map(notice).collect()
     }
 
