@@ -130,7 +130,7 @@ void mca_errmgr_correlated_register_params(void)
              "Open MPI.");
     (void) variable("notices", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_3, &p->notices,
              "A line on standard error after each recovery: which ranks failed, the checkpoint "
-             "that they went back to, the node, and how long it took. 0: none.");
+             "and the node on which they run again, and how long it took. 0: none.");
     renamed("local", "local_dir", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->local_dir,
              "Folder of each node (not a shared one) in which it keeps the checkpoints of its "
              "processes, and replicas of those of other nodes, as long as the job runs and "

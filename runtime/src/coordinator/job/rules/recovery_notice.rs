@@ -34,7 +34,7 @@ impl Job {
                 .collect();
             let nodes: Vec<&str> = nodes.into_iter().collect();
             format!(
-                "{} failed, went back to checkpoint {checkpoint} on {} and caught up after \
+                "{} failed: rolled back to checkpoint {checkpoint} on {}, caught up after \
                  {seconds:.1} s; all others kept running",
                 names(&members),
                 nodes.join(", ")
