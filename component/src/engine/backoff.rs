@@ -45,7 +45,7 @@ impl Sleep {
 pub struct Backoff {
     /// Since when nothing has come; 0: something has.
     since_ns: u64,
-    /// Processor time of the thread at its last look.
+    /// Processor time of the thread when it was to sleep last; 0: not yet.
     ran_ns: u64,
 }
 
@@ -53,20 +53,28 @@ impl Backoff {
     /// Something has come.
     #[inline]
     pub fn reset(&mut self) {
-        self.since_ns = 0;
+        *self = Self::default();
     }
 
     /// Nothing has come. How long to sleep, in nanoseconds; `None`: yield. `ran_ns`: processor time
-    /// of the thread.
-    pub fn pause(&mut self, now_ns: u64, ran_ns: u64) -> Option<u64> {
-        let computed_ns = ran_ns.saturating_sub(self.ran_ns);
-        self.ran_ns = ran_ns;
-        if self.since_ns == 0 || computed_ns > COMPUTED_NS {
+    /// of the thread, by which a program that computes and looks now and then is known; it is a
+    /// system call, so it is only asked for after some time.
+    #[inline]
+    pub fn pause(&mut self, now_ns: u64, ran_ns: impl FnOnce() -> u64) -> Option<u64> {
+        if self.since_ns == 0 {
             self.since_ns = now_ns.max(1);
-            return None;
         }
         let waited_ns = now_ns.saturating_sub(self.since_ns);
-        (waited_ns >= YIELDS_NS).then(|| (waited_ns / PART).clamp(SLEEP_MIN_NS, SLEEP_MAX_NS))
+        if waited_ns < YIELDS_NS {
+            return None;
+        }
+        let before_ns = core::mem::replace(&mut self.ran_ns, ran_ns().max(1));
+        let computed_ns = self.ran_ns.saturating_sub(before_ns);
+        if before_ns != 0 && computed_ns > COMPUTED_NS {
+            *self = Self { since_ns: now_ns, ..*self };
+            return None;
+        }
+        (before_ns != 0).then(|| (waited_ns / PART).clamp(SLEEP_MIN_NS, SLEEP_MAX_NS))
     }
 }
 
@@ -77,22 +85,28 @@ mod tests {
     #[test]
     fn sleeps_grow_with_the_time_that_was_waited() {
         let mut backoff = Backoff::default();
-        assert_eq!(backoff.pause(5_000, 1), None);
-        assert_eq!(backoff.pause(5_000 + YIELDS_NS - 1, 2), None);
-        assert_eq!(backoff.pause(5_000 + YIELDS_NS, 3), Some(SLEEP_MIN_NS));
-        assert_eq!(backoff.pause(5_000 + 800_000, 4), Some(100_000));
-        assert_eq!(backoff.pause(5_000 + 1_000_000_000, 5), Some(SLEEP_MAX_NS));
+        let never = || panic!("the processor time is not asked for");
+        assert_eq!(backoff.pause(5_000, never), None);
+        assert_eq!(backoff.pause(5_000 + YIELDS_NS - 1, never), None);
+        assert_eq!(backoff.pause(5_000 + YIELDS_NS, || 3), None, "has it computed since?");
+        assert_eq!(backoff.pause(5_001 + YIELDS_NS, || 4), Some(SLEEP_MIN_NS));
+        assert_eq!(backoff.pause(5_000 + 800_000, || 4), Some(100_000));
+        assert_eq!(backoff.pause(5_000 + 1_000_000_000, || 5), Some(SLEEP_MAX_NS));
     }
 
     #[test]
     fn it_begins_anew_when_something_has_come_or_the_program_has_computed() {
         let mut backoff = Backoff::default();
-        let _ = backoff.pause(1, 0);
-        assert!(backoff.pause(1_000_000, 1).is_some());
+        for (now_ns, ran_ns) in [(1, 0), (1_000_000, 1)] {
+            let _ = backoff.pause(now_ns, || ran_ns);
+        }
+        assert!(backoff.pause(1_000_001, || 2).is_some());
         backoff.reset();
-        assert_eq!(backoff.pause(1_000_001, 2), None);
-        assert!(backoff.pause(2_000_001, 2 + COMPUTED_NS).is_some());
-        assert_eq!(backoff.pause(2_000_002, 3 + 2 * COMPUTED_NS), None, "MPI_Test now and then");
-        assert_eq!(backoff.pause(2_000_003, 4 + 2 * COMPUTED_NS), None);
+        for now_ns in [1_000_002, 2_000_002] {
+            assert_eq!(backoff.pause(now_ns, || 2), None);
+        }
+        assert!(backoff.pause(2_000_003, || 2 + COMPUTED_NS).is_some());
+        assert_eq!(backoff.pause(2_000_004, || 3 + 2 * COMPUTED_NS), None, "a test now and then");
+        assert_eq!(backoff.pause(2_000_005, || 4 + 2 * COMPUTED_NS), None);
     }
 }

@@ -238,9 +238,9 @@ impl Driver {
 
     /// Nothing has happened in a poll of a waiting loop on an oversubscribed node: how long to sleep, and
     /// until which descriptors are readable. `None`: yield.
-    #[cold]
+    #[inline]
     pub fn pause(&mut self) -> Option<Sleep> {
-        let ns = self.backoff.pause(now_ns(), thread_ns())?;
+        let ns = self.backoff.pause(now_ns(), thread_ns)?;
         Some(Sleep { descriptors: self.host.transports.wait_descriptors(), ns })
     }
 
