@@ -23,8 +23,8 @@
 #include "orte/mca/errmgr/base/errmgr_private.h"
 #include "orte/util/attr.h"
 
-/* A step that loses a node continues. What plm/slurm says itself, --kill-on-bad-exit, stays: without
- * it mpirun would wait for ever where a daemon cannot be started. */
+/* A step that loses a node continues. What plm/slurm says itself, --kill-on-bad-exit, stays:
+ * without it mpirun would wait for ever where a daemon cannot be started. */
 #define CORRELATED_SRUN_ARGUMENTS "--no-kill"
 
 static int component_register(void);
@@ -179,9 +179,9 @@ void mca_errmgr_correlated_refuse_job(orte_job_t *job)
 
 static orte_state_cbfunc_t stock_allocate = NULL;
 
-/* Daemons that Slurm starts are the tasks of one step. When a node fails, Slurm ends the whole step,
- * and with it the daemons of all other nodes, unless srun was told not to. What the user has chosen
- * for srun comes behind that, and has precedence. */
+/* Daemons that Slurm starts are the tasks of one step. When a node fails, Slurm ends the whole
+ * step, and with it the daemons of all other nodes, unless srun was told not to. What the user has
+ * chosen for srun comes behind that, and has precedence. */
 static void set_slurm_arguments(void)
 {
     char **given = NULL, *all = NULL;

@@ -96,9 +96,9 @@ fn for_prrte(options: &ClusterOptions, stage: &Stage) -> Vec<OsString> {
     line
 }
 
-/// The environment of a login under Slurm, which its jobs get: where its configuration is, `rustbtl`
-/// in PATH, and what each mpirun must know of the emulation. Nothing about how daemons are started:
-/// Open MPI finds that out.
+/// The environment of a login under Slurm, which its jobs get: where its configuration is,
+/// `rustbtl` in PATH, and what each mpirun must know of the emulation. Nothing about how daemons
+/// are started: Open MPI finds that out.
 fn for_slurm(options: &ClusterOptions, stage: &Stage) -> Vec<(String, OsString)> {
     let mut set: Vec<(String, OsString)> =
         vec![("SLURM_CONF".into(), slurm::configuration(stage).into())];

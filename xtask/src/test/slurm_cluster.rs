@@ -33,7 +33,9 @@ const SBATCH: &str = "sbatch --parsable --output=out-%j --nodes=4 --ntasks-per-n
 /// coordinator, for a state of a node; and the exit code and state of a job, on standard error.
 const PRELUDE: &str = r#"
 over() { while squeue --noheader --jobs="$1" 2>&1 | grep -q "^ *$1"; do sleep 0.2; done; }
-event() { until cat ./*.jsonl ck/*/*.jsonl 2>/dev/null | grep -q "\"event\":\"$1\""; do sleep 0.1; done; }
+event() {
+    until cat ./*.jsonl ck/*/*.jsonl 2>/dev/null | grep -q "\"event\":\"$1\""; do sleep 0.1; done
+}
 node() { until sinfo --noheader --nodes="$1" --format=%T | grep -q "$2"; do sleep 0.2; done; }
 report() {
     scontrol --oneliner show job "$1" | grep -oE '(JobState|Restarts|ExitCode)=[^ ]*' >&2
@@ -48,17 +50,16 @@ pub fn run(tier: &mut Tier, everything: bool) {
         tier.skip(&format!("jobs under real Slurm: {why}"));
         return;
     }
-    let cases: [(&str, Case, bool); 10] = [
+    let cases: [(&str, Case, bool); 9] = [
         ("sbatch --no-kill: a node is killed", node_killed, true),
         ("scancel leaves nothing behind", cancelled, true),
         ("two jobs of an array at a time", array, true),
         ("a node is drained", drained, true),
         ("a spare node takes over", spare_node, false),
-        ("salloc --no-kill, mpirun on the login node: the first node is killed", salloc, false),
         ("a slurmd is killed", slurmd_killed, false),
-        ("a daemon of mpirun's is killed", daemon_killed, false),
         ("time limit", time_limit, false),
         ("slurm.sh: a signal before the time limit, and again", signal_and_requeue, false),
+        ("slurm.sh: the first node is killed, and again", first_node_killed, false),
     ];
     for (title, case, soon) in cases {
         if soon || everything {
@@ -69,8 +70,8 @@ pub fn run(tier: &mut Tier, everything: bool) {
 
 type Case = fn() -> Result<()>;
 
-/// What the program finds out with so many ranks on a node each, in a run without Slurm that nothing
-/// happens to.
+/// What the program finds out with so many ranks on a node each, in a run without Slurm that
+/// nothing happens to.
 fn known(nodes: u32) -> Result<String> {
     static ALL: Mutex<BTreeMap<u32, String>> = Mutex::new(BTreeMap::new());
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -238,20 +239,6 @@ fn spare_node() -> Result<()> {
     login.must(&outcome, NODES - 1, &[("node_lost", 1), ("set_rollback", 1)])
 }
 
-/// Rank 0 is lost; mpirun is not on one of the nodes.
-fn salloc() -> Result<()> {
-    let login = Login::new("slurm-salloc", ITERATIONS)?;
-    let script = format!(
-        "salloc --no-kill --nodes=4 --ntasks-per-node=1 {MPIRUN} PROGRAM & job=$!
-         node n0 down; sleep 3; touch noticed; wait $job"
-    );
-    let faults = ["--kill-node-after-replication", "0@1"];
-    let noticed = login.file("noticed");
-    let outcome = login
-        .run_until(&script, &faults, |events| all_have_replayed(events, 1) && noticed.exists())?;
-    login.must(&outcome, NODES, &[("node_lost", 1), ("set_rollback", 1)])
-}
-
 /// Slurm takes the node for lost; the processes of the job that are there go on.
 fn slurmd_killed() -> Result<()> {
     let login = Login::new("slurm-slurmd", ITERATIONS)?;
@@ -263,20 +250,6 @@ fn slurmd_killed() -> Result<()> {
     let noticed = login.file("noticed");
     let outcome = login.run_until(&script, &faults, |_| noticed.exists())?;
     login.must(&outcome, NODES, &[("set_rollback", 0)])
-}
-
-/// A task of Slurm's step ends by a signal; the step goes on.
-fn daemon_killed() -> Result<()> {
-    let login = Login::new("slurm-daemon", ITERATIONS)?;
-    let script = format!(
-        "id=$({SBATCH} --wrap='{MPIRUN} PROGRAM') || fail sbatch
-         event replay_completed; sleep 3; touch noticed; over $id; report $id"
-    );
-    let faults = ["--signal-at-event", "replication_ok@1=KILL/daemon:2"];
-    let noticed = login.file("noticed");
-    let outcome = login
-        .run_until(&script, &faults, |events| all_have_replayed(events, 1) && noticed.exists())?;
-    login.must(&outcome, NODES, &[("node_lost", 1), ("set_rollback", 1)])
 }
 
 /// Slurm ends a job that takes too long, and nothing of it is left.
@@ -308,4 +281,24 @@ fn signal_and_requeue() -> Result<()> {
     let twice = outcome.stderr.contains("Restarts=1");
     outcome.must(state && twice, "it should be complete, in its second allocation")?;
     login.must(&outcome, NODES, &[("set_rollback", 0)])
+}
+
+/// mpirun is lost, and the batch shell. Slurm queues the job again, and it is restarted on the
+/// nodes that are left.
+fn first_node_killed() -> Result<()> {
+    let login = Login::new("slurm-first", ITERATIONS)?;
+    let script = paths::root().join("docs/slurm.sh");
+    let script = format!(
+        "export RUSTBTL_CHECKPOINTS=$PWD/ck
+         id=$(sbatch --parsable --output=out-%j --nodes=3 --ntasks-per-node=1 --time=5 {} PROGRAM)
+         until scontrol --oneliner show job $id | grep -q Restarts=1; do sleep 0.2; done
+         touch again; over $id; report $id",
+        script.display()
+    );
+    let again = login.file("again");
+    let faults = ["--kill-node-after-checkpoint", "0@1"];
+    let outcome = login.run_until(&script, &faults, |_| again.exists())?;
+    let state = outcome.stderr.contains("JobState=COMPLETED");
+    outcome.must(state, "it should be complete")?;
+    login.must(&outcome, NODES - 1, &[])
 }

@@ -1,9 +1,10 @@
-//! A job under Slurm is told at its start that Slurm ends it when one of its nodes fails, if nothing
-//! shows that it was submitted with `--no-kill`.
+//! A job under Slurm is told at its start that Slurm ends it when one of its nodes fails, if
+//! nothing shows that it was submitted with `--no-kill`.
 //!
 //! Slurm does not tell a job (22.05: neither its environment nor `scontrol show job`). What shows
 //! it: the variables with which users ask for it once and for all, which sbatch passes on, and the
-//! options in the batch script. What was said on sbatch's command line is not known.
+//! options in the batch script. A job with a directory for checkpoints that is queued again needs
+//! no other option. What was said on sbatch's command line is not known.
 
 use crate::coordinator::job::config::JobConfig;
 use std::process::{Command, Stdio};
@@ -12,18 +13,25 @@ use std::thread;
 /// Each of them is `--no-kill` of a command that makes allocations.
 const VARIABLES: [&str; 2] = ["SBATCH_NO_KILL", "SALLOC_NO_KILL"];
 
+/// Of sbatch, and what takes it back.
+const NO_KILL: [&str; 2] = ["-k", "--no-kill"];
+const KILL: &str = "--no-kill=off";
+
 /// Tells the user, if there is something to tell. slurmctld may take its time: nobody waits for it.
 pub(crate) fn notify(config: &JobConfig, name: &str) {
     if !config.recover || !config.notices || !config.has_storage() || config.failover.is_some() {
         return;
     }
     let Some(allocation) = allocation(|name| std::env::var(name).ok()) else { return };
-    let name = name.to_owned();
+    // A job that is queued again goes on from these.
+    let (name, lasts) = (name.to_owned(), config.directory.is_some());
     let asked = move || {
         let mut scontrol = Command::new("scontrol");
         scontrol.args(["write", "batch_script", &allocation, "-"]).stdin(Stdio::null());
         let script = scontrol.output().map(|done| done.stdout).unwrap_or_default();
-        if !asks_for_no_kill(&String::from_utf8_lossy(&script)) {
+        let script = String::from_utf8_lossy(&script);
+        let is_fine = asks_for(&NO_KILL, &script) || lasts && asks_for(&["--requeue"], &script);
+        if !is_fine {
             report!(
                 "job {name}: Slurm ends this job when one of its nodes fails, unless it was \
                  submitted with --no-kill: give sbatch or salloc that option, or once and for all \
@@ -44,15 +52,13 @@ fn allocation(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     (nodes > 1 && !asked && is_number).then_some(number)
 }
 
-/// Is the option among those of this batch script? sbatch reads them up to the first command.
-fn asks_for_no_kill(script: &str) -> bool {
+/// Is one of these options in this batch script? sbatch reads them up to the first command.
+fn asks_for(names: &[&str], script: &str) -> bool {
     let head = script.lines().take_while(|line| line.starts_with('#') || line.trim().is_empty());
     let options = head.filter_map(|line| line.strip_prefix("#SBATCH"));
     let words = options.flat_map(|line| line.split('#').next().unwrap_or("").split_whitespace());
-    words
-        .filter(|word| ["-k", "--no-kill", "--no-kill=off"].contains(word))
-        .last()
-        .is_some_and(|word| word != "--no-kill=off")
+    let all = words.filter(|word| names.contains(word) || *word == KILL && names == NO_KILL);
+    all.last().is_some_and(|word| word != KILL)
 }
 
 #[cfg(test)]
@@ -82,8 +88,9 @@ mod tests {
             "#!/bin/bash\n\n#SBATCH -k\nmpirun\n",
             "#!/bin/sh\n# text\n#SBATCH --no-kill=off\n#SBATCH --no-kill\n",
         ] {
-            assert!(asks_for_no_kill(script), "{script}");
+            assert!(asks_for(&NO_KILL, script), "{script}");
         }
+        assert!(asks_for(&["--requeue"], "#SBATCH --requeue --no-kill=off\n"));
         for script in [
             "",
             "#!/bin/bash\n#SBATCH --requeue # --no-kill\nmpirun\n",
@@ -91,7 +98,7 @@ mod tests {
             "#!/bin/bash\n#SBATCH --no-kill --no-kill=off\n",
             "# --no-kill\n",
         ] {
-            assert!(!asks_for_no_kill(script), "{script}");
+            assert!(!asks_for(&NO_KILL, script), "{script}");
         }
     }
 }
