@@ -39,6 +39,14 @@ const BENCH_PACKAGES: [(&str, &str); 2] = [
     ("ucx-utils", "ucx_perftest: what UCX does on this machine"),
 ];
 
+/// The same for jobs under Slurm.
+const SLURM_PACKAGES: [(&str, &str); 4] = [
+    ("munge", "munged: how Slurm's daemons know each other"),
+    ("slurmctld", "its controller"),
+    ("slurmd", "its daemon of a node"),
+    ("slurm-client", "sbatch, srun, scancel"),
+];
+
 /// Fails if something is missing that only root can install.
 pub fn check() -> Result<()> {
     if sys::euid() == 0 { Ok(()) } else { run() }
@@ -52,6 +60,11 @@ pub fn run() -> Result<()> {
 /// Installs what measuring needs and nothing else does.
 pub fn run_for_bench() -> Result<()> {
     install(&BENCH_PACKAGES)
+}
+
+/// Installs what tests under Slurm need and nothing else does.
+pub fn run_for_slurm() -> Result<()> {
+    install(&SLURM_PACKAGES)
 }
 
 /// The same for other packages.

@@ -1,6 +1,7 @@
 //! Process 1 of a cluster: makes the nodes, runs mpirun in the first, sees that nothing stays.
 
 use std::fs;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::disk::Disk;
@@ -9,6 +10,7 @@ use super::faults::{Fault, Faults};
 use super::mpirun::MpirunJob;
 use super::nodes::Node;
 use super::options::ClusterOptions;
+use super::slurm::{self, Slurm};
 use super::stage::Stage;
 use super::supervise::ENDING;
 use super::timeline::{Event, Timeline};
@@ -35,11 +37,21 @@ pub fn main(options: &ClusterOptions, mask: &libc::sigset_t) -> Result<i32> {
     let nodes = nodes::make(options, &stage)?;
     stage.write_node_table(&nodes)?;
     let start = Instant::now();
-    let job = MpirunJob { options, stage: &stage, node: &nodes[0], mask: *mask };
+    let node = (!options.slurm).then_some(&nodes[0]);
+    let job = MpirunJob { options, stage: &stage, node, mask: *mask };
+    let slurm = if options.slurm {
+        slurm::furnish_login(options, &stage)?;
+        Some(Slurm::start(&job, &nodes)?)
+    } else {
+        None
+    };
     let mpirun = job.start(&job.program())?;
     let Ended { code, asked } = attend(mpirun, &job, &nodes, &signals)?;
     let seconds = start.elapsed().as_secs_f64();
-    end_leftovers(&signals, asked)?;
+    match slurm {
+        Some(slurm) => end_slurm(&slurm, &nodes, &stage)?,
+        None => end_leftovers(&signals, asked)?,
+    }
     if let Some(disk) = disk {
         disk.keep()?;
     }
@@ -289,19 +301,33 @@ fn end_leftovers(signals: &Signals, asked: bool) -> Result<()> {
     Ok(())
 }
 
-fn name_leftovers() {
-    say!(
-        "cluster: killed what was still running {} s after mpirun had ended: {}",
-        LEFTOVER_PATIENCE.as_secs(),
-        running().join(", ")
-    );
+/// Names what jobs have left, after a moment; then Slurm's daemons are killed with it.
+fn end_slurm(slurm: &Slurm, nodes: &[Node], stage: &Stage) -> Result<()> {
+    let end = Instant::now() + LEFTOVER_PATIENCE;
+    while !slurm.guests().is_empty() && Instant::now() < end {
+        thread::sleep(POLL_EVERY);
+    }
+    let guests = slurm.guests();
+    if !guests.is_empty() {
+        name(guests.into_iter());
+    }
+    slurm::left_behind(nodes, stage)?;
+    kill_all();
+    Ok(())
 }
 
-/// Names of the processes of this cluster, without this one.
-fn running() -> Vec<String> {
+fn name_leftovers() {
+    name(processes::all());
+}
+
+fn name(pids: impl Iterator<Item = libc::pid_t>) {
     let name = |pid: libc::pid_t| {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
         Some(format!("{} ({pid})", name.trim()))
     };
-    processes::all().filter_map(name).collect()
+    say!(
+        "cluster: killed what was still running {} s after mpirun had ended: {}",
+        LEFTOVER_PATIENCE.as_secs(),
+        pids.filter_map(name).collect::<Vec<_>>().join(", ")
+    );
 }

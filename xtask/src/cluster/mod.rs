@@ -19,6 +19,7 @@ mod options;
 mod processes;
 pub mod rsh;
 mod signals;
+mod slurm;
 mod stage;
 mod supervise;
 mod timeline;

@@ -2,15 +2,16 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use super::nodes::{self, Node};
 use super::options::ClusterOptions;
 use super::stage::Stage;
-use super::{environment, failpoint, network};
+use super::{environment, failpoint, network, slurm};
 use crate::error::{Context, Result};
 use crate::{paths, sys};
 
@@ -95,6 +96,29 @@ fn for_prrte(options: &ClusterOptions, stage: &Stage) -> Vec<OsString> {
     line
 }
 
+/// The environment of a login under Slurm, which its jobs get: where its configuration is,
+/// `rustbtl` in PATH, and what each mpirun must know of the emulation. Nothing about how daemons
+/// are started: Open MPI finds that out.
+fn for_slurm(options: &ClusterOptions, stage: &Stage) -> Vec<(String, OsString)> {
+    let mut set: Vec<(String, OsString)> =
+        vec![("SLURM_CONF".into(), slurm::configuration(stage).into())];
+    let path = env::var_os("PATH").unwrap_or_default();
+    let path = env::join_paths([paths::mca()].into_iter().chain(env::split_paths(&path)));
+    set.extend(path.map(|path| ("PATH".into(), path)));
+    for name in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
+        set.push((name.into(), "1".into()));
+    }
+    let defaults = [
+        (COMPONENT_PATH, component_path(options).into()),
+        ("orte_tmpdir_base", stage.node_tmp().into_os_string()),
+        ("hwloc_base_binding_policy", "none".into()),
+        ("mpi_yield_when_idle", "1".into()),
+    ];
+    let users = options.mca().map(|(key, value)| (key, value.into()));
+    set.extend(defaults.into_iter().chain(users).map(|(k, v)| (format!("OMPI_MCA_{k}"), v)));
+    set
+}
+
 /// Everything after the word `mpirun`.
 fn arguments(options: &ClusterOptions, stage: &Stage, component_path: &str) -> Vec<OsString> {
     let mut line: Vec<OsString> = vec!["--allow-run-as-root".into(), "--hostfile".into()];
@@ -139,21 +163,26 @@ fn program(options: &ClusterOptions) -> OsString {
     }
 }
 
-/// What runs in a cluster's first node.
+/// What runs in a cluster.
 pub struct MpirunJob<'a> {
     /// What was asked for.
     pub options: &'a ClusterOptions,
     /// The cluster's files.
     pub stage: &'a Stage,
-    /// The first node.
-    pub node: &'a Node,
+    /// Where: the first node. None: where the cluster's first process is, which with Slurm is the
+    /// login node.
+    pub node: Option<&'a Node>,
     /// The user's signal mask.
     pub mask: libc::sigset_t,
 }
 
 impl MpirunJob<'_> {
-    /// mpirun with the program, or the restart of a job from a checkpoint.
+    /// mpirun with the program, or the restart of a job from a checkpoint. With Slurm the command
+    /// itself.
     pub fn program(&self) -> Vec<OsString> {
+        if self.options.slurm {
+            return self.options.command.clone();
+        }
         let mut line: Vec<OsString> = match &self.options.restart {
             Some(folder) => {
                 let again = self.options.again.then(|| "--again".into());
@@ -173,9 +202,19 @@ impl MpirunJob<'_> {
         vec![rustbtl(self.options), "checkpoint".into(), "--all".into(), "--wait".into()]
     }
 
-    /// Starts a command in the first node, in the folder, on the descriptors and with the signal
+    /// Starts a command where the job is, in the folder, on the descriptors and with the signal
     /// mask of the user; gives its process id.
     pub fn start(&self, line: &[OsString]) -> Result<libc::pid_t> {
+        self.start_at(self.node, line, None)
+    }
+
+    /// The same somewhere else; what it prints goes to a log if there is one.
+    pub fn start_at(
+        &self,
+        node: Option<&Node>,
+        line: &[OsString],
+        log: Option<File>,
+    ) -> Result<libc::pid_t> {
         let folder = env::current_dir().context(|| "the current folder".into())?;
         let folder_c = sys::c_string(&folder).context(|| "the current folder".into())?;
         let mask = self.mask;
@@ -188,8 +227,16 @@ impl MpirunJob<'_> {
         if self.options.kill_in_checkpoint().is_some() {
             command.env(failpoint::VARIABLE, self.stage.failpoints());
         }
+        if self.options.slurm {
+            command.envs(for_slurm(self.options, self.stage));
+        }
+        if let Some(log) = log {
+            let copy = log.try_clone().context(|| "copying a descriptor".into())?;
+            command.stdin(Stdio::null()).stdout(copy).stderr(log);
+        }
         let clone = |n: &OwnedFd| n.try_clone().context(|| "copying a descriptor".into());
-        let namespaces = self.node.namespaces.iter().map(clone).collect::<Result<Vec<_>>>()?;
+        let namespaces = node.map_or(&[][..], |node| &node.namespaces);
+        let namespaces = namespaces.iter().map(clone).collect::<Result<Vec<_>>>()?;
         let prepare = move || {
             nodes::enter(&namespaces)?;
             sys::change_folder(&folder_c)?;

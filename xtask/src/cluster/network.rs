@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::nodes::Node;
+use super::options::NODES_MAX;
 use crate::error::{Context, Result, fail, failure};
 use crate::paths;
 use crate::sys;
@@ -22,6 +23,11 @@ pub fn ipv4(node: u32) -> String {
 /// IPv6 address of node number `node`.
 pub fn ipv6(node: u32) -> String {
     format!("fd77::{:x}", node + 1)
+}
+
+/// Address of the login node of a cluster with Slurm, behind those of all nodes.
+pub fn ipv4_of_login() -> String {
+    format!("10.77.0.{}", NODES_MAX + 1)
 }
 
 /// Puts the bridge into the namespace of the caller and a cable into each node.
@@ -48,6 +54,13 @@ pub fn connect(nodes: &[Node]) -> Result<()> {
         ip(Some(net), &script).context(|| format!("giving {} its address", node.name))?;
     }
     Ok(())
+}
+
+/// The namespace of the caller has the bridge; now it is a node on it.
+pub fn connect_login() -> Result<()> {
+    let address = ipv4_of_login();
+    let script = format!("link set lo up\naddress add {address}/24 dev br0\n");
+    ip(None, &script).context(|| "giving the login node its address".into())
 }
 
 /// Takes the bridge's end of a node's cable down. Nothing reaches the node and the others any more,

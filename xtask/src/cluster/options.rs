@@ -46,6 +46,10 @@ pub struct ClusterOptions {
     /// The Open MPI with rustbtl in it that is installed below DIR (`cargo xtask ompi-tree build`)
     #[arg(long, value_name = "DIR")]
     pub openmpi: Option<PathBuf>,
+    /// Bring up Slurm on the nodes, and run PROGRAM on a login node in place of mpirun: sbatch,
+    /// salloc, a script. MCA parameters are for each mpirun that it starts
+    #[arg(long, conflicts_with_all = ["plain", "openmpi", "report", "restart", "checkpoint_at"])]
+    pub slurm: bool,
     /// Write what was sent, received and logged as one JSON document
     #[arg(long, value_name = "FILE.json")]
     pub report: Option<PathBuf>,
@@ -126,7 +130,8 @@ pub struct ClusterOptions {
     #[arg(long, value_name = "I@K")]
     cut_node_after_replication: Vec<AfterReplication>,
     /// Send SIGNAL (TERM, INT, HUP, KILL, CONT; PAUSE: STOP, and CONT 2 s later) to WHO (mpirun,
-    /// node:I, daemon:I, agent:I, guardian:R, rank:R; or two with a + between) at such an event
+    /// node:I, daemon:I, agent:I, slurmd:I, guardian:R, rank:R; or two with a + between) at such
+    /// an event
     #[arg(long, value_name = "EVENT@K=SIGNAL/WHO")]
     signal_at_event: Vec<SignalAtEvent>,
     /// Write TEXT to FILE when the checkpoints of `--checkpoint-at` are complete or have failed

@@ -34,6 +34,8 @@ pub enum Target {
     Daemon(u32),
     /// The agent of this node.
     Agent(u32),
+    /// Slurm's daemon on this node, and nobody else.
+    Slurmd(u32),
     /// The guardian of this rank.
     Guardian(u32),
     /// The program of this rank.
@@ -44,7 +46,7 @@ impl FromStr for Target {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let form = "choose mpirun, node:I, daemon:I, agent:I, guardian:R or rank:R";
+        let form = "choose mpirun, node:I, daemon:I, agent:I, slurmd:I, guardian:R or rank:R";
         let Some((what, number)) = text.split_once(':') else {
             return if text == "mpirun" { Ok(Self::Mpirun) } else { Err(form.into()) };
         };
@@ -53,6 +55,7 @@ impl FromStr for Target {
             "node" => Ok(Self::Node(number)),
             "daemon" => Ok(Self::Daemon(number)),
             "agent" => Ok(Self::Agent(number)),
+            "slurmd" => Ok(Self::Slurmd(number)),
             "guardian" => Ok(Self::Guardian(number)),
             "rank" => Ok(Self::Rank(number)),
             _ => Err(form.into()),
@@ -67,6 +70,7 @@ impl fmt::Display for Target {
             Self::Node(node) => write!(f, "all of node n{node}"),
             Self::Daemon(node) => write!(f, "the daemon of node n{node}"),
             Self::Agent(node) => write!(f, "the agent of node n{node}"),
+            Self::Slurmd(node) => write!(f, "the slurmd of node n{node}"),
             Self::Guardian(rank) => write!(f, "the guardian of rank {rank}"),
             Self::Rank(rank) => write!(f, "rank {rank}"),
         }
@@ -107,7 +111,10 @@ impl Sent {
     pub fn stranger(self, nodes: u32, ranks: u32) -> Option<Target> {
         let is_strange = |target: &Target| match *target {
             Target::Mpirun => false,
-            Target::Node(node) | Target::Daemon(node) | Target::Agent(node) => node >= nodes,
+            Target::Node(node)
+            | Target::Daemon(node)
+            | Target::Agent(node)
+            | Target::Slurmd(node) => node >= nodes,
             Target::Guardian(rank) | Target::Rank(rank) => rank >= ranks,
         };
         self.to.into_iter().flatten().find(is_strange)
@@ -159,6 +166,10 @@ fn processes_of(
             let is_agent =
                 |pid: &libc::pid_t| is(*pid, "rustbtl", "agent") || is(*pid, "exe", "agent");
             on(node)?.into_iter().filter(is_agent).take(1).collect()
+        }
+        Target::Slurmd(node) => {
+            let is_slurmd = |pid: &libc::pid_t| is(*pid, "slurmd", "-D");
+            on(node)?.into_iter().filter(is_slurmd).take(1).collect()
         }
         Target::Guardian(rank) => Victim::Guardian(rank).find().into_iter().collect(),
         Target::Rank(rank) => program(rank).into_iter().collect(),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::network;
 use super::nodes::Node;
 use super::options::ClusterOptions;
-use super::rsh;
+use super::{rsh, slurm};
 use crate::error::{Context, Result, failure};
 use crate::sys;
 
@@ -75,6 +75,11 @@ impl Stage {
         self.folder.join("failpoints")
     }
 
+    /// Configuration, state and logs of Slurm.
+    pub fn slurm(&self) -> PathBuf {
+        self.folder.join("slurm")
+    }
+
     /// The hostfile for mpirun.
     pub fn hostfile(&self) -> PathBuf {
         self.folder.join("hostfile")
@@ -93,6 +98,9 @@ impl Stage {
             let (v4, v6) = (network::ipv4(node), network::ipv6(node));
             hosts += &format!("{v4} n{node}\n{v6} n{node}\n");
             slots += &format!("n{node} slots={}\n", options.ppn);
+        }
+        if options.slurm {
+            hosts += &format!("{} {}\n", network::ipv4_of_login(), slurm::LOGIN);
         }
         fs::write(self.hostfile(), slots).context(|| "writing the hostfile".into())?;
         let file = self.folder.join("hosts");

@@ -29,6 +29,7 @@ pub mod scratch;
 mod screen;
 mod signals;
 mod slurm;
+mod slurm_cluster;
 mod source;
 mod spare_nodes;
 mod storage;
@@ -68,6 +69,10 @@ pub struct TestOptions {
     /// determinants are recorded
     #[arg(long, conflicts_with = "fast")]
     protected: bool,
+    /// Only jobs under real Slurm, on emulated nodes: all of them, also those that take minutes,
+    /// of which a run without options does some
+    #[arg(long, conflicts_with_all = ["fast", "protected", "trees"])]
+    slurm: bool,
     /// Only Open MPI built with rustbtl in it, one version or both; builds what was not built yet
     #[arg(long, value_name = "VERSION", num_args = 0..=1, conflicts_with = "fast")]
     trees: Option<Option<Version>>,

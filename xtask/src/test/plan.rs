@@ -11,8 +11,8 @@ use super::summary::Tier;
 use super::{
     TestOptions, checkpoint_faults, checkpoint_restart, cluster, coordinator_failover, crates,
     errors, examples, fuzz, guardians, local_storage, lost_output, miri, mpi, node_failure,
-    node_names, one_sided, parameters, phase_failures, programs, replay, signals, slurm, source,
-    spare_nodes, suspension, time_determinants, trees, triggers,
+    node_names, one_sided, parameters, phase_failures, programs, replay, signals, slurm,
+    slurm_cluster, source, spare_nodes, suspension, time_determinants, trees, triggers,
 };
 use crate::{build, setup};
 
@@ -43,6 +43,10 @@ pub fn tasks(options: &TestOptions) -> Vec<Task<'_>> {
     component(&mut tasks);
     if options.protected {
         programs_of_ours(&mut tasks, &RECORDED);
+        return tasks;
+    }
+    if options.slurm {
+        under_slurm(&mut tasks, true);
         return tasks;
     }
     if options.only.is_none() {
@@ -121,9 +125,17 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t TestOptions) {
         ("errors", errors::run),
     ];
     tasks.extend(more.map(|(name, work)| Task::new(name, Jobs, built, work)));
+    under_slurm(tasks, options.long);
     // Whoever reads mpirun's output has to keep up with it: beside other jobs mpirun itself has
     // lost a piece of what a rank of its own node printed (tests/LEDGER.md).
     tasks.push(Task::new("output of failed nodes", Alone, built, lost_output::run));
+}
+
+/// Jobs under real Slurm.
+fn under_slurm(tasks: &mut Vec<Task>, everything: bool) {
+    tasks.push(Task::new("jobs under Slurm", Jobs, &[COMPONENT], move |tier| {
+        slurm_cluster::run(tier, everything);
+    }));
 }
 
 /// What runs a tier.

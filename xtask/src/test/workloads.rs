@@ -162,6 +162,11 @@ impl Program {
         Ok(job)
     }
 
+    /// The program and its arguments, for a job that is started otherwise.
+    pub fn words(&self, shape: Shape, iterations: u64, scratch: &Scratch) -> Result<Vec<String>> {
+        self.command(&Over::Component, shape, iterations, scratch)
+    }
+
     /// Where it is started.
     fn folder(&self, scratch: &Scratch) -> PathBuf {
         match self.what {

@@ -8,4 +8,5 @@ pub(crate) mod failover_store;
 pub(crate) mod manifest_writer;
 pub(crate) mod mpirun_pipe;
 pub(crate) mod rank_links;
+pub(crate) mod slurm;
 pub(crate) mod start;

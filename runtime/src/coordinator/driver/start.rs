@@ -11,6 +11,7 @@ use crate::coordinator::driver::failover_store::{FailoverStore, LoadedState};
 use crate::coordinator::driver::manifest_writer::ManifestWriter;
 use crate::coordinator::driver::mpirun_pipe::{MpirunInput, send_to_mpirun};
 use crate::coordinator::driver::rank_links::Direct;
+use crate::coordinator::driver::slurm;
 use crate::coordinator::job::config;
 use crate::coordinator::job::config::JobConfig;
 use crate::coordinator::job::state::Job;
@@ -166,6 +167,7 @@ impl Coordinator {
         let events = Events::open(&config, &name);
         let mut determinants = Determinants::new(determinants::REPLICAS);
         let session = config.log.clone();
+        slurm::notify(&config, &name);
         let mut job = Job::new(name.clone(), config);
         job.set_mpirun_node(os::hostname());
         let failover_store = session.map(|session| failover_store::folder(&session, &name));

@@ -1,0 +1,304 @@
+//! Protected jobs under the real Slurm of Debian (`cargo xtask cluster --slurm`): slurmctld on a
+//! login node, a slurmd on each of four nodes. What is lost, ended or drained is so by Slurm's own
+//! commands, or it is killed; answers are those of an undisturbed run without Slurm. In the end of
+//! each case nothing of a job is left: no process, no shared memory, no file.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::Value;
+
+use super::job::{Outcome, TestJob};
+use super::local_storage::{all_have_replayed, events, plain};
+use super::node_failure::{ENDLESS, must_be_clean};
+use super::scratch::Scratch;
+use super::summary::Tier;
+use super::workloads::{self, RING};
+use crate::error::{Failure, Result, fail};
+use crate::{paths, setup, sys};
+
+const NODES: u32 = 4;
+const ITERATIONS: u64 = 400;
+/// As far as the program gets before everything has happened.
+const GATE: u64 = 200;
+/// Nothing here may take longer.
+const SECONDS: u32 = 240;
+
+/// What users type, but for the program. Slurm says on which nodes, and how many ranks.
+const MPIRUN: &str = "mpirun --mca pml v --mca vprotocol correlated";
+const SBATCH: &str = "sbatch --parsable --output=out-%j --nodes=4 --ntasks-per-node=1 --no-kill";
+
+/// What the scripts of all cases begin with: to wait for a job to be over, for an event of the
+/// coordinator, for a state of a node; and the exit code and state of a job, on standard error.
+const PRELUDE: &str = r#"
+over() { while squeue --noheader --jobs="$1" 2>&1 | grep -q "^ *$1"; do sleep 0.2; done; }
+event() {
+    until cat ./*.jsonl ck/*/*.jsonl 2>/dev/null | grep -q "\"event\":\"$1\""; do sleep 0.1; done
+}
+node() { until sinfo --noheader --nodes="$1" --format=%T | grep -q "$2"; do sleep 0.2; done; }
+report() {
+    scontrol --oneliner show job "$1" | grep -oE '(JobState|Restarts|ExitCode)=[^ ]*' >&2
+    cat "out-$1"
+}
+fail() { echo "script: $1" >&2; cat "$(dirname "$SLURM_CONF")"/*.log >&2; exit 99; }
+"#;
+
+/// Runs the tier: what is over soon, or everything.
+pub fn run(tier: &mut Tier, everything: bool) {
+    if let Err(Failure(why)) = prepare() {
+        tier.skip(&format!("jobs under real Slurm: {why}"));
+        return;
+    }
+    let cases: [(&str, Case, bool); 9] = [
+        ("sbatch --no-kill: a node is killed", node_killed, true),
+        ("scancel leaves nothing behind", cancelled, true),
+        ("two jobs of an array at a time", array, true),
+        ("a node is drained", drained, true),
+        ("a spare node takes over", spare_node, false),
+        ("a slurmd is killed", slurmd_killed, false),
+        ("time limit", time_limit, false),
+        ("slurm.sh: a signal before the time limit, and again", signal_and_requeue, false),
+        ("slurm.sh: the first node is killed, and again", first_node_killed, false),
+    ];
+    for (title, case, soon) in cases {
+        if soon || everything {
+            tier.check(&format!("Slurm: {title}"), case);
+        }
+    }
+}
+
+type Case = fn() -> Result<()>;
+
+/// What the program finds out with so many ranks on a node each, in a run without Slurm that
+/// nothing happens to.
+fn known(nodes: u32) -> Result<String> {
+    static ALL: Mutex<BTreeMap<u32, String>> = Mutex::new(BTreeMap::new());
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = all.get(&nodes) {
+        return Ok(known.clone());
+    }
+    let scratch = Scratch::new("slurm-known")?;
+    let known = RING.answer(&RING.job((nodes, 1), ITERATIONS, &scratch)?.run()?, &scratch)?;
+    all.insert(nodes, known.clone());
+    Ok(known)
+}
+
+/// What is needed, or why it cannot be had.
+fn prepare() -> Result<()> {
+    if sys::euid() != 0 {
+        fail!("they need root");
+    }
+    setup::run_for_slurm()
+}
+
+/// A case: a script on the login node, and what it works with.
+struct Login {
+    scratch: Scratch,
+    program: String,
+}
+
+impl Login {
+    fn new(name: &str, iterations: u64) -> Result<Login> {
+        let scratch = Scratch::new(name)?;
+        workloads::open_gate(&scratch, GATE)?;
+        let program = RING.words((NODES, 1), iterations, &scratch)?.join(" ");
+        Ok(Login { scratch, program })
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.scratch.0.join(name)
+    }
+
+    /// In the script, PROGRAM is the program with its arguments.
+    fn job(&self, script: &str, faults: &[&str]) -> TestJob {
+        let script = format!("{PRELUDE}{}", script.replace("PROGRAM", &self.program));
+        let job = TestJob::new(NODES, 1, &["bash", "-c", &script]).with(&["--slurm"]);
+        let mut job = plain(job.with(faults), &self.scratch);
+        job.folder = self.scratch.0.clone();
+        job.seconds = SECONDS;
+        job
+    }
+
+    /// The program goes no further than to its gate before `happened`.
+    fn run_until(
+        &self,
+        script: &str,
+        faults: &[&str],
+        happened: impl Fn(&str) -> bool + Sync,
+    ) -> Result<Outcome> {
+        let job = self.job(script, faults);
+        workloads::run_until(&job, &self.scratch, GATE, || {
+            happened(&events(&self.scratch).unwrap_or_default())
+        })
+    }
+
+    /// The answer is right, and the coordinator has logged these events so many times.
+    fn must(&self, outcome: &Outcome, ranks: u32, wanted: &[(&str, usize)]) -> Result<()> {
+        RING.must_answer(outcome, &self.scratch, &known(ranks)?)?;
+        must_leave_nothing(outcome)?;
+        let events = events(&self.scratch)?;
+        let logged = count(&events);
+        for &(event, times) in wanted {
+            let found = logged.get(event).copied().unwrap_or_default();
+            let what = format!("{found} × the event {event}, and not {times}:\n{events}");
+            outcome.must(found == times, &what)?;
+        }
+        Ok(())
+    }
+}
+
+/// How often each event was logged.
+fn count(events: &str) -> BTreeMap<String, usize> {
+    let mut logged = BTreeMap::new();
+    for event in events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+        if let Some(name) = event["event"].as_str() {
+            *logged.entry(name.to_string()).or_default() += 1;
+        }
+    }
+    logged
+}
+
+fn must_leave_nothing(outcome: &Outcome) -> Result<()> {
+    must_be_clean(outcome)?;
+    outcome.must(!outcome.stderr.contains("cluster: left on "), "something was left on a node")
+}
+
+/// Only the set of the lost node is rolled back; all others still run when Slurm has noticed.
+fn node_killed() -> Result<()> {
+    let login = Login::new("slurm-node", ITERATIONS)?;
+    let script = format!(
+        "id=$({SBATCH} --wrap='{MPIRUN} PROGRAM') || fail sbatch
+         node n2 down; sleep 3; touch noticed; over $id; report $id"
+    );
+    let faults = ["--kill-node-after-replication", "2@1", "--cut-node-after-replication", "2@1"];
+    let noticed = login.file("noticed");
+    let outcome = login
+        .run_until(&script, &faults, |events| all_have_replayed(events, 1) && noticed.exists())?;
+    let state = outcome.stderr.contains("JobState=COMPLETED");
+    outcome.must(state, "the job should be complete")?;
+    login.must(&outcome, NODES, &[("node_lost", 1), ("set_rollback", 1)])
+}
+
+/// Of a job in the middle of its work.
+fn cancelled() -> Result<()> {
+    let login = Login::new("slurm-scancel", ENDLESS)?;
+    let script = format!(
+        "id=$({SBATCH} --wrap='{MPIRUN} PROGRAM') || fail sbatch
+         event replication_ok; scancel $id; over $id; report $id"
+    );
+    let outcome = login.job(&script, &[]).run()?;
+    outcome.must(outcome.stderr.contains("JobState=CANCELLED"), "it should be cancelled")?;
+    must_leave_nothing(&outcome)
+}
+
+/// Both are in their middle at the same time.
+fn array() -> Result<()> {
+    let login = Login::new("slurm-array", ITERATIONS)?;
+    let script = format!(
+        "sbatch='{SBATCH} --output=out-%a'
+         id=$($sbatch --array=0-1 --wrap='{MPIRUN} PROGRAM') || fail sbatch
+         over $id; cat out-0; tail -n +1 out-1 >&2"
+    );
+    let outcome = login.run_until(&script, &[], |events| {
+        count(events).get("replication_ok").is_some_and(|times| *times >= 2)
+    })?;
+    outcome.must(outcome.stderr.contains(&known(NODES)?), "the second one says something else")?;
+    login.must(&outcome, NODES, &[("ready", 2), ("set_rollback", 0)])
+}
+
+/// The job is not disturbed, and the node takes no other one.
+fn drained() -> Result<()> {
+    let login = Login::new("slurm-drain", ITERATIONS)?;
+    let script = format!(
+        "id=$({SBATCH} --wrap='{MPIRUN} PROGRAM') || fail sbatch
+         event replication_ok; scontrol update nodename=n2 state=drain reason=test
+         node n2 draining; touch draining; over $id; node n2 drained; report $id"
+    );
+    let draining = login.file("draining");
+    let outcome = login.run_until(&script, &[], |_| draining.exists())?;
+    login.must(&outcome, NODES, &[("set_rollback", 0)])
+}
+
+/// Three ranks on four nodes.
+fn spare_node() -> Result<()> {
+    let login = Login::new("slurm-spare", ITERATIONS)?;
+    let script = format!(
+        "id=$({SBATCH} --wrap='{MPIRUN} -np 3 -N 1 PROGRAM') || fail sbatch
+         node n1 down; sleep 3; touch noticed; over $id; report $id"
+    );
+    let faults = ["--np", "3", "--kill-node-after-replication", "1@1"];
+    let noticed = login.file("noticed");
+    let outcome = login
+        .run_until(&script, &faults, |events| all_have_replayed(events, 1) && noticed.exists())?;
+    let spare = events(&login.scratch)?
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .any(|event| event["event"] == "rank_placed" && event["node"] == "n3");
+    outcome.must(spare, "the rank should go to n3")?;
+    login.must(&outcome, NODES - 1, &[("node_lost", 1), ("set_rollback", 1)])
+}
+
+/// Slurm takes the node for lost; the processes of the job that are there go on.
+fn slurmd_killed() -> Result<()> {
+    let login = Login::new("slurm-slurmd", ITERATIONS)?;
+    let script = format!(
+        "id=$({SBATCH} --wrap='{MPIRUN} PROGRAM') || fail sbatch
+         node n2 down; sleep 3; touch noticed; over $id; report $id"
+    );
+    let faults = ["--signal-at-event", "replication_ok@1=KILL/slurmd:2"];
+    let noticed = login.file("noticed");
+    let outcome = login.run_until(&script, &faults, |_| noticed.exists())?;
+    login.must(&outcome, NODES, &[("set_rollback", 0)])
+}
+
+/// Slurm ends a job that takes too long, and nothing of it is left.
+fn time_limit() -> Result<()> {
+    let login = Login::new("slurm-time", ENDLESS)?;
+    let script = format!(
+        "id=$({SBATCH} --time=1 --wrap='{MPIRUN} PROGRAM') || fail sbatch
+         event replication_ok; over $id; report $id"
+    );
+    let outcome = login.job(&script, &[]).run()?;
+    outcome.must(outcome.stderr.contains("JobState=TIMEOUT"), "its time should be over")?;
+    must_leave_nothing(&outcome)
+}
+
+/// The script of the user guide: Slurm's signal ends the job at a checkpoint, and Slurm queues it
+/// again.
+fn signal_and_requeue() -> Result<()> {
+    let login = Login::new("slurm-sh", ITERATIONS)?;
+    let script = paths::root().join("docs/slurm.sh");
+    let script = format!(
+        "export RUSTBTL_CHECKPOINTS=$PWD/ck
+         id=$({SBATCH} --time=1 --signal=B:USR1@50 {} PROGRAM) || fail sbatch
+         event exit; touch ended; over $id; report $id",
+        script.display()
+    );
+    let ended = login.file("ended");
+    let outcome = login.run_until(&script, &[], |_| ended.exists())?;
+    let state = outcome.stderr.contains("JobState=COMPLETED");
+    let twice = outcome.stderr.contains("Restarts=1");
+    outcome.must(state && twice, "it should be complete, in its second allocation")?;
+    login.must(&outcome, NODES, &[("set_rollback", 0)])
+}
+
+/// mpirun is lost, and the batch shell. Slurm queues the job again, and it is restarted on the
+/// nodes that are left.
+fn first_node_killed() -> Result<()> {
+    let login = Login::new("slurm-first", ITERATIONS)?;
+    let script = paths::root().join("docs/slurm.sh");
+    let script = format!(
+        "export RUSTBTL_CHECKPOINTS=$PWD/ck
+         id=$(sbatch --parsable --output=out-%j --nodes=3 --ntasks-per-node=1 --time=5 {} PROGRAM)
+         until scontrol --oneliner show job $id | grep -q Restarts=1; do sleep 0.2; done
+         touch again; over $id; report $id",
+        script.display()
+    );
+    let again = login.file("again");
+    let faults = ["--kill-node-after-checkpoint", "0@1"];
+    let outcome = login.run_until(&script, &faults, |_| again.exists())?;
+    let state = outcome.stderr.contains("JobState=COMPLETED");
+    outcome.must(state, "it should be complete")?;
+    login.must(&outcome, NODES - 1, &[])
+}
