@@ -11,6 +11,7 @@ use crate::files::system::{self, Path as Place};
 use core::ffi::c_int;
 use rustbtl_checkpoint::file_undo::{Entry, FileId};
 use rustbtl_process::file_undo::Journal;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,8 @@ const CALL_MAX: Duration = Duration::from_secs(20);
 /// suspended.
 const COPIED_MAX: u64 = 64 << 20;
 
-/// A stream that is open when a snapshot is taken.
+/// A file that may be written to without our seeing it, when a snapshot is taken: by a stream, or
+/// as memory.
 struct Stream {
     fd: c_int,
     /// The same file, to read.
@@ -100,6 +102,23 @@ fn top_of(session: &Path) -> Vec<u8> {
     top.as_os_str().as_encoded_bytes().to_vec()
 }
 
+/// Files with a name that are mapped to be written to. The image has only those of their pages that
+/// are in memory, and none that are zero.
+fn mapped_files() -> BTreeSet<Vec<u8>> {
+    let maps = std::fs::read("/proc/self/maps").unwrap_or_default();
+    let named = |line: &[u8]| -> Option<Vec<u8>> {
+        let mut words = line.splitn(6, |byte| *byte == b' ');
+        let access = words.nth(1)?;
+        let path = words.nth(3)?.trim_ascii_start();
+        // What is in memory only is restored as memory.
+        let is_file = path.starts_with(b"/")
+            && !path.starts_with(b"/dev/")
+            && !path.ends_with(b" (deleted)");
+        (is_file && access.starts_with(b"rw") && access.ends_with(b"s")).then(|| path.to_vec())
+    };
+    maps.split(|byte| *byte == b'\n').filter_map(named).collect()
+}
+
 /// Open descriptors.
 fn numbers() -> Vec<c_int> {
     let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
@@ -145,6 +164,22 @@ impl Beginning {
                 let (id, size, is_saved) = (id_of(&stat), 0, false);
                 streams.push(Stream { fd, reader, path, id, is_anywhere, size, is_saved });
             }
+        }
+        for path in mapped_files() {
+            let path = Place::of(&[&path]);
+            if state.is_left_out(path.bytes()) {
+                continue;
+            }
+            let Some(fd) = path.open(libc::O_RDONLY | libc::O_NONBLOCK) else { continue };
+            let stat = system::fstat(fd).filter(system::is_regular);
+            let known = |id: FileId| streams.iter().any(|known: &Stream| known.id == id);
+            let Some(id) = stat.map(|stat| id_of(&stat)).filter(|id| !known(*id)) else {
+                system::close(fd);
+                continue;
+            };
+            state.append(&path, &Entry::Writes { path: path.bytes() });
+            let (reader, is_anywhere, size, is_saved) = (Some(fd), true, 0, false);
+            streams.push(Stream { fd, reader, path, id, is_anywhere, size, is_saved });
         }
         Ok(Some(Self { guard, streams, folder, checkpoint }))
     }

@@ -129,6 +129,8 @@ fn restarted() -> Result<()> {
     let job = IN_C.job_over(&Over::Component, (2, 2), ITERATIONS, &scratch)?;
     let known = IN_C.answer(&job.run()?, &scratch)?;
     let killed = ["--checkpoint-at", "0.3", "--kill-all-after", "0.6"];
+    // It cannot end before it is killed.
+    workloads::open_gate(&scratch, ITERATIONS - 1)?;
     let mut outcome = workloads::with_checkpoints(job, &checkpoints).with(&killed).run()?;
     // Killed again after a checkpoint of its own, and once without one.
     for options in [&killed[..], &["--kill-all-at", "3"]] {
@@ -137,6 +139,7 @@ fn restarted() -> Result<()> {
         outcome = workloads::with_checkpoints(job, &checkpoints).with(options).run()?;
     }
     outcome.must(outcome.code == 137, "it should have been killed in the middle")?;
+    workloads::open_gate(&scratch, ITERATIONS)?;
     outcome = workloads::restart((2, 2), &checkpoints, &scratch).run()?;
     IN_C.must_answer(&outcome, &scratch, &known)
 }
