@@ -78,10 +78,18 @@ mca_vprotocol_correlated_request_new(mca_vprotocol_correlated_kind_t kind, void 
     }
     OMPI_REQUEST_INIT(&request->ompi, persistent);
     request->ompi.req_mpi_object.comm = comm;
-    request->ompi.req_status.MPI_SOURCE = MPI_ANY_SOURCE;
-    request->ompi.req_status.MPI_TAG = MPI_ANY_TAG;
+    if (CORRELATED_RECEIVE == kind) {
+        request->ompi.req_status.MPI_SOURCE = MPI_ANY_SOURCE;
+        request->ompi.req_status.MPI_TAG = MPI_ANY_TAG;
+        request->ompi.req_status._ucount = 0;
+    } else {
+        /* As ob1 has it when a send is complete. MPI leaves it undefined, but parts of Open MPI
+         * read it: osc/pt2pt knows by the tag to which epoch the answer of an atomic belongs. */
+        request->ompi.req_status.MPI_SOURCE = comm->c_my_rank;
+        request->ompi.req_status.MPI_TAG = tag;
+        request->ompi.req_status._ucount = count * datatype->super.size;
+    }
     request->ompi.req_status.MPI_ERROR = MPI_SUCCESS;
-    request->ompi.req_status._ucount = 0;
     request->ompi.req_status._cancelled = 0;
     request->references = 1;
     request->kind = kind;

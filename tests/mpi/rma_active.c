@@ -1,7 +1,7 @@
 /* ranks: 2,3,4 ; nodes: 1,2,3 ; stock args: --mca osc pt2pt */
-/* One-sided, active target: fence and post/start/complete/wait with put, get and accumulate, small
- * and large, derived types at both ends; windows by create and allocate. MPI 3.1
- * sections 11.2-11.5. */
+/* One-sided, active target: fence and post/start/complete/wait with put, get, accumulate and
+ * operations that fetch, small and large, derived types at both ends; windows by create and
+ * allocate. MPI 3.1 sections 11.2-11.5. */
 #include "check.h"
 
 enum { MAX = 400000 };
@@ -122,6 +122,73 @@ static void post_start(MPI_Win win, int *base, int n)
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
+/* Operations that answer: all at once, ended by a fence. */
+static void fence_fetch(MPI_Win win, int *base, int n)
+{
+    int *x = malloc((size_t)n * sizeof *x), *old = malloc((size_t)n * sizeof *old);
+    int next = (me + 1) % np, one = 1, mine = -1, sum = 0, swapped = -1, other = me + 100;
+    STEP("fetch, %d ints", n);
+    for (int k = 0; k < n; k++) {
+        x[k] = me + k;
+        base[k] = 7 * me + k;
+    }
+    base[n] = 0;
+    base[n + 1] = me;
+    MPI_Win_fence(0, win);
+    MPI_Fetch_and_op(&one, &mine, MPI_INT, 0, 4 * n, MPI_SUM, win);
+    MPI_Get_accumulate(x, n, MPI_INT, old, n, MPI_INT, next, 0, n, MPI_INT, MPI_SUM, win);
+    MPI_Compare_and_swap(&other, &next, &swapped, MPI_INT, next, 4 * n + 4, win);
+    MPI_Win_fence(0, win);
+    for (int k = 0; k < n; k++) {
+        CHECK_EQ(old[k], 7 * next + k, "what was there");
+        CHECK_EQ(base[k], 7 * me + (me + np - 1) % np + 2 * k, "sum");
+    }
+    CHECK_EQ(swapped, next, "compare and swap, before");
+    CHECK_EQ(base[n + 1], (me + np - 1) % np + 100, "compare and swap, after");
+    MPI_Allreduce(&mine, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    CHECK_EQ(sum, np * (np - 1) / 2, "each number once");
+    if (me == 0)
+        CHECK_EQ(base[n], np, "counter");
+    free(x);
+    free(old);
+}
+
+/* The same between post and wait: rank 0 is the target of all others. */
+static void post_start_fetch(MPI_Win win, int *base, int n)
+{
+    MPI_Group all, group;
+    int *x = malloc((size_t)n * sizeof *x), *old = malloc((size_t)n * sizeof *old);
+    int zero = 0, one = 1, mine = -1;
+    STEP("post and start, fetch, %d ints", n);
+    for (int k = 0; k < n; k++) {
+        x[k] = k;
+        base[k] = k;
+    }
+    base[n] = 0;
+    MPI_Comm_group(MPI_COMM_WORLD, &all);
+    if (me == 0) {
+        MPI_Group_excl(all, 1, &zero, &group);
+        MPI_Win_post(group, 0, win);
+        MPI_Win_wait(win);
+        for (int k = 0; k < n; k++)
+            CHECK_EQ(base[k], np * k, "sum");
+        CHECK_EQ(base[n], np - 1, "counter");
+    } else {
+        MPI_Group_incl(all, 1, &zero, &group);
+        MPI_Win_start(group, 0, win);
+        MPI_Get_accumulate(x, n, MPI_INT, old, n, MPI_INT, 0, 0, n, MPI_INT, MPI_SUM, win);
+        MPI_Fetch_and_op(&one, &mine, MPI_INT, 0, 4 * n, MPI_SUM, win);
+        MPI_Win_complete(win);
+        for (int k = 1; k < n; k++)
+            CHECK(old[k] % k == 0 && old[k] / k >= 1 && old[k] / k < np, "what was there");
+        CHECK(mine >= 0 && mine < np - 1, "number");
+    }
+    MPI_Group_free(&group);
+    MPI_Group_free(&all);
+    free(x);
+    free(old);
+}
+
 static void tests(MPI_Win win, void *base)
 {
     static const int sizes[] = {1, 8, 100, 4096, 5000, 70000, 200000};
@@ -135,6 +202,11 @@ static void tests(MPI_Win win, void *base)
     derived(win, base, 20000);
     post_start(win, base, 10);
     post_start(win, base, 9000);
+    fence_fetch(win, base, 1);
+    fence_fetch(win, base, 500);
+    fence_fetch(win, base, 30000);
+    post_start_fetch(win, base, 3);
+    post_start_fetch(win, base, 9000);
 }
 
 int main(int argc, char **argv)

@@ -136,9 +136,14 @@ fn wait_with_threads(shared: &'static Shared, op: Op) -> i32 {
         }
         let Some(mut entered) = shared.try_enter() else { return PENDING };
         entered.poll_until(op);
+        let oversubscribed = entered.idle.oversubscribed;
         shared.deliver(entered);
+        if oversubscribed {
+            // Others need the processor, perhaps the one whose message this is.
+            break;
+        }
     }
-    PENDING
+    if op.is_complete() { DONE } else { PENDING }
 }
 
 /// A fruitless round of somebody else's waiting loop.

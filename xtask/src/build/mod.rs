@@ -159,7 +159,26 @@ fn build_all(options: &BuildOptions) -> Result<()> {
     if !options.debug && debug_mark().exists() {
         fs::remove_file(debug_mark()).context(|| debug_mark().display().to_string())?;
     }
+    let kind = if options.debug { "without optimisation" } else { "optimised" };
+    eprintln!("xtask: built {} ({kind}) from {}", paths::mca().display(), source());
     Ok(())
+}
+
+/// What was built: the commit, and whether files differ from it.
+fn source() -> String {
+    let root = paths::root();
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").arg("-C").arg(root).args(arguments).output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        output.status.success().then_some(text)
+    };
+    let commit = git(&["rev-parse", "--short=12", "HEAD"]);
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"]);
+    match (commit, changed) {
+        (Some(commit), Some(changed)) if changed.is_empty() => format!("commit {commit}"),
+        (Some(commit), _) => format!("commit {commit} with changes"),
+        _ => root.display().to_string(),
+    }
 }
 
 /// Copies what was built to where it is used, whole or not at all: a job that starts meanwhile has

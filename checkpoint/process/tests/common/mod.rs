@@ -4,6 +4,7 @@
 use rustbtl_process::ProcessImageError;
 use rustbtl_process::dump::{self, ImageStats, WriteOptions};
 use rustbtl_process::restore::{self, RestoreOptions, RestoredChild};
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -64,6 +65,8 @@ pub struct Subject {
     runs: bool,
     /// What it shares with others that are to be restored, too.
     shared: Vec<OwnedFd>,
+    /// How long its output was when it was frozen last.
+    output_bytes: Cell<Option<u64>>,
 }
 
 /// Answer to an order.
@@ -115,7 +118,9 @@ impl Subject {
         unsafe { command.pre_exec(prepare) };
         let child = command.spawn().unwrap();
         let (pid, output) = (child.id(), output.to_owned());
-        Subject { pid, socket: ours, output, child: Some(child), runs: true, shared: Vec::new() }
+        let (shared, output_bytes) = (Vec::new(), Cell::new(None));
+        let child = Some(child);
+        Subject { pid, socket: ours, output, child, runs: true, shared, output_bytes }
     }
 
     pub fn send(&self, order: &str) {
@@ -174,7 +179,9 @@ impl Subject {
         path: &Path,
         options: &WriteOptions,
     ) -> Result<(ImageStats, [u64; 6]), String> {
-        match self.receive() {
+        let answer = self.receive();
+        self.output_bytes.set(std::fs::metadata(&self.output).ok().map(|output| output.len()));
+        match answer {
             Answer::Continued { child, times_us, description } => {
                 let stats = dump::write_image(child, &description, path, options);
                 self.send("d");
@@ -192,11 +199,20 @@ impl Subject {
         }
     }
 
-    /// kill -9, and waits for the end.
+    /// kill -9, and waits for the end. What it has printed since its image is gone: it goes on
+    /// while the image is written and flushed, which may take longer than it does.
     pub fn kill(&mut self) {
         // SAFETY: our own child.
         unsafe { libc::kill(self.pid as i32, libc::SIGKILL) };
         self.wait_any();
+        if let Some(bytes) = self.output_bytes.take() {
+            std::fs::File::options()
+                .write(true)
+                .open(&self.output)
+                .unwrap()
+                .set_len(bytes)
+                .unwrap();
+        }
     }
 
     fn wait_any(&mut self) -> i32 {
@@ -290,7 +306,9 @@ impl Subject {
         let mut child = restore::restore(path, options)?;
         let shared = std::mem::take(&mut child.shared);
         let (pid, output) = (child.pid, output.to_owned());
-        let subject = Subject { pid, socket: ours, output, child: None, runs: true, shared };
+        let output_bytes = Cell::new(None);
+        let subject =
+            Subject { pid, socket: ours, output, child: None, runs: true, shared, output_bytes };
         match subject.receive() {
             Answer::Restored { payload, same_ids, .. } => {
                 assert_eq!(payload, b"hello");
