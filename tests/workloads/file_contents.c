@@ -1,5 +1,5 @@
-/* Each rank reads what it has written to files of its own, and changes it: by pwrite, by offset, as a
- * stream of the C library, mapped, as a restart file that replaces the last one, a file that is a
+/* Each rank reads what it has written to files of its own, and changes it: by pwrite, by offset, as
+ * a stream of the C library, mapped, as a restart file that replaces the last one, a file that is a
  * lock, folders, a file that is cut off, and logs. What it finds must be what it has in memory.
  * usage: file_contents ITERATIONS FOLDER GATE */
 #define _GNU_SOURCE

@@ -111,9 +111,8 @@ fn mapped_files() -> BTreeSet<Vec<u8>> {
         let access = words.nth(1)?;
         let path = words.nth(3)?.trim_ascii_start();
         // What is in memory only is restored as memory.
-        let is_file = path.starts_with(b"/")
-            && !path.starts_with(b"/dev/")
-            && !path.ends_with(b" (deleted)");
+        let is_file =
+            path.starts_with(b"/") && !path.starts_with(b"/dev/") && !path.ends_with(b" (deleted)");
         (is_file && access.starts_with(b"rw") && access.ends_with(b"s")).then(|| path.to_vec())
     };
     maps.split(|byte| *byte == b'\n').filter_map(named).collect()

@@ -414,7 +414,7 @@ impl Recorder {
         all.all(|range| self.journal.save(path.bytes(), reader, range.clone()).is_ok())
     }
 
-    /// Before the first snapshot there is nothing to go back to.
+    /// Before the first snapshot there is nothing to roll back to.
     pub fn is_recording(&self) -> bool {
         self.journal.epoch() > 0
     }
