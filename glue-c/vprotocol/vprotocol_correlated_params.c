@@ -171,11 +171,12 @@ static void register_log(rustbtl_config_t *c)
 static void register_files(rustbtl_config_t *c)
 {
     (void) bytes("file_undo_max", &c->file_undo_max, 4,
-          "Content of files in bytes (suffixes k, m, g) that a process records when it changes "
-          "them between checkpoints, so that they can be put back when it is rolled back; beside the "
-          "checkpoints, or in a hidden folder where the job was started. Only what is overwritten, "
-          "cut off or removed counts: files that only grow cost nothing. A file for which there is "
-          "no room is named, and is not put back. 0: nothing is recorded.");
+          "Content of files in bytes (suffixes k, m, g) that a process records when it "
+          "changes them between checkpoints, so that they can be put back when it is rolled "
+          "back; beside the checkpoints, or in a hidden folder where the job was started. "
+          "Only what is overwritten, cut off or removed counts: files that only grow cost "
+          "nothing. A file for which there is no room is named, and is not put back. 0: "
+          "nothing is recorded.");
 }
 
 static void register_shm(rustbtl_config_t *c)
