@@ -9,6 +9,7 @@ pub mod determinants;
 pub mod engine;
 pub mod exports;
 pub mod ffi;
+pub mod files;
 pub mod lifecycle;
 pub mod mpi;
 pub mod os;

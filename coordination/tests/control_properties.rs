@@ -86,9 +86,8 @@ fn to_rank() -> impl Strategy<Value = ToRank> {
             let restarted = cards.iter().map(|card| card.rank).collect();
             ToRank::Endpoints { endpoints: cards, restarted }
         }),
-        (checkpoint(), any::<u32>()).prop_map(|(checkpoint, set)| ToRank::CheckpointComplete {
-            checkpoint,
-            set: SetId(set)
+        (checkpoint(), any::<u32>(), checkpoint()).prop_map(|(checkpoint, set, oldest)| {
+            ToRank::CheckpointComplete { oldest, checkpoint, set: SetId(set) }
         }),
         Just(ToRank::MayFinish {}),
     ]

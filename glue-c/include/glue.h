@@ -111,6 +111,7 @@ typedef struct rustbtl_config {
     uint64_t shm_ring;
     uint64_t tcp_socket_buffer;
     uint64_t tcp_receive_buffer;
+    uint64_t file_undo_max; /* bytes of files that are recorded to be put back; 0: none */
     uint32_t shm_eager_limit;
     uint32_t tcp_eager_limit;
     uint32_t tcp_chunk;
@@ -133,10 +134,10 @@ typedef struct rustbtl_config {
     uint8_t log_full; /* enum rustbtl_log_full */
 } rustbtl_config_t;
 
-_Static_assert(sizeof(rustbtl_config_t) == 160, "mirrored in component/src/ffi/table.rs");
-_Static_assert(offsetof(rustbtl_config_t, shm_eager_limit) == 104,
+_Static_assert(sizeof(rustbtl_config_t) == 168, "mirrored in component/src/ffi/table.rs");
+_Static_assert(offsetof(rustbtl_config_t, shm_eager_limit) == 112,
                "mirrored in component/src/ffi/table.rs");
-_Static_assert(offsetof(rustbtl_config_t, shm) == 144, "mirrored in component/src/ffi/table.rs");
+_Static_assert(offsetof(rustbtl_config_t, shm) == 152, "mirrored in component/src/ffi/table.rs");
 
 /* Where this process is. */
 typedef struct rustbtl_job {

@@ -24,6 +24,7 @@ rustbtl_config_t mca_vprotocol_correlated_config = {
     .shm_ring = 0,
     .tcp_socket_buffer = 0,
     .tcp_receive_buffer = 256 << 10,
+    .file_undo_max = 1ull << 30,
     .shm_eager_limit = 0,
     .tcp_eager_limit = 0,
     .tcp_chunk = 0,
@@ -167,6 +168,17 @@ static void register_log(rustbtl_config_t *c)
           "Largest piece of memory that the payload log takes at a time (a power of two).");
 }
 
+static void register_files(rustbtl_config_t *c)
+{
+    (void) bytes("file_undo_max", &c->file_undo_max, 4,
+          "Content of files in bytes (suffixes k, m, g) that a process records when it "
+          "changes them between checkpoints, so that they can be put back when it is rolled "
+          "back; beside the checkpoints, or in a hidden folder where the job was started. "
+          "Only what is overwritten, cut off or removed counts: files that only grow cost "
+          "nothing. A file for which there is no room is named, and is not put back. 0: "
+          "nothing is recorded.");
+}
+
 static void register_shm(rustbtl_config_t *c)
 {
     flag("shm", &use_shm, &c->shm, 9,
@@ -263,6 +275,7 @@ int mca_vprotocol_correlated_register(void)
 {
     rustbtl_config_t *c = &mca_vprotocol_correlated_config;
     register_log(c);
+    register_files(c);
     register_shm(c);
     register_tcp(c);
     register_rest(c);

@@ -4,10 +4,11 @@ use crate::auth::Secret;
 use crate::local;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use rustbtl_process::dump::Compression;
+use rustbtl_process::file_undo::TEMPORARY;
 use std::ffi::OsString;
 use std::fmt::{self, Display, Formatter};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Name of the job.
@@ -37,6 +38,8 @@ pub const PRINTS: &str = "RUSTBTL_PRINTS";
 pub const GUARDIAN_FD: &str = "RUSTBTL_GUARDIAN_FD";
 /// The same number in every process, because it is part of images.
 pub const GUARDIAN_FD_NUMBER: i32 = 199;
+/// Folder in which a rank records what it changes in files.
+pub const UNDO: &str = "RUSTBTL_UNDO";
 /// Where the node's directory goes, if not into the session's.
 pub const TMP: &str = "RUSTBTL_TMP";
 /// Tests: folder with the points at which guardians wait (`guardian/failpoints.rs`).
@@ -149,6 +152,22 @@ impl Settings {
             tmp,
         })
     }
+}
+
+impl Settings {
+    /// Where ranks record what they change in files: beside the checkpoints; without a directory
+    /// that all nodes share, in the folder where the job was started.
+    pub fn undo(&self) -> Option<PathBuf> {
+        match &self.folder {
+            Some(folder) => Some(folder.join("files")),
+            None => Some(temporary_undo(&std::env::current_dir().ok()?, &self.job)),
+        }
+    }
+}
+
+/// The folder for this in another one, for the time that the job runs.
+pub fn temporary_undo(folder: &Path, job: &str) -> PathBuf {
+    folder.join(format!("{TEMPORARY}{job}"))
 }
 
 /// Where the node keeps what belongs to the job.

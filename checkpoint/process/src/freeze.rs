@@ -82,6 +82,9 @@ pub struct FreezeOptions<'a> {
     pub before_release: Option<BeforeRelease<'a>>,
     /// Needed for [`Copying::Pause`] and for falling back to it.
     pub while_paused: Option<WhilePaused<'a>>,
+    /// Where the process records what it changes in files, and the epoch that begins now
+    /// (`crate::file_undo`); its descriptor is `dropped`.
+    pub file_undo: Option<(&'a [u8], u64)>,
     /// How long to wait until all threads are suspended.
     pub suspend_timeout_ms: u32,
 }
@@ -98,6 +101,7 @@ impl Default for FreezeOptions<'_> {
             after_suspended: None,
             before_release: None,
             while_paused: None,
+            file_undo: None,
             suspend_timeout_ms: 10_000,
         }
     }

@@ -11,6 +11,7 @@ mod build_id;
 mod compression;
 pub mod dump;
 mod error;
+pub mod file_undo;
 pub mod freeze;
 mod mmap_vec;
 mod pages;

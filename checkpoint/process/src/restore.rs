@@ -23,6 +23,7 @@ mod threads;
 pub use inspect::{Summary, inspect, verify};
 pub use steps::restore;
 
+use crate::file_undo::NotPutBack;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::PathBuf;
 
@@ -98,4 +99,6 @@ pub struct RestoredChild {
     pub restore_us: u64,
     /// Memory that it shares with others: to be held until they are restored, too.
     pub shared: Vec<OwnedFd>,
+    /// Files that are not what they were at the checkpoint.
+    pub not_put_back: Vec<NotPutBack>,
 }

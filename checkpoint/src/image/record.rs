@@ -218,6 +218,13 @@ records! {
         /// A child gets it empty.
         wiped: bool,
     }
+    /// Where the process records what it changes in files (freeze): `crate::file_undo`.
+    11 FileUndo<'a> {
+        /// The folder of its journals.
+        folder: &'a [u8],
+        /// The epoch that begins with this image.
+        epoch: u64,
+    }
     /// A mapping (dump).
     32 Mapping<'a> {
         /// First byte.

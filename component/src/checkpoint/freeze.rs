@@ -4,6 +4,7 @@ use crate::checkpoint::shared_memory_barrier::SharedMemoryBarrier;
 use crate::checkpoint::state::Checkpoint;
 use crate::engine::driver_state::Driver;
 use crate::engine::shared::ExclusiveGuard as Engine;
+use crate::files::epoch::Beginning;
 use crate::payload_log::memory::unused_ranges;
 use core::ops::Range;
 use rustbtl_coordination::control::{CheckpointId, FromRank, Message, ToRank, frozen_in_pause};
@@ -25,8 +26,8 @@ pub enum FreezeOutcome {
     Stored,
     /// Why there is none; the program is unharmed.
     Failed(String),
-    /// This is the process that was restored from the image.
-    Restored(Restored),
+    /// This is the process that was restored from the image, which may not write to files yet.
+    Restored(Restored, Option<Box<Beginning>>),
 }
 
 /// What the checkpoint covers of the logs of processes of other sets.
@@ -53,7 +54,16 @@ pub(crate) fn take(
     received: &mut Vec<ToRank>,
 ) -> FreezeOutcome {
     let Some(driver) = engine else { return FreezeOutcome::Failed("no id".into()) };
-    let (dropped, exclude) = left_out(driver);
+    let mut files = match Beginning::of(id.0) {
+        Ok(files) => files,
+        Err(reason) => {
+            SharedMemoryBarrier::of(checkpoint, id, driver).failed();
+            return FreezeOutcome::Failed(reason.into());
+        }
+    };
+    let (mut dropped, exclude) = left_out(driver);
+    dropped.extend(files.iter().flat_map(Beginning::descriptors));
+    let record = files.as_ref().map(Beginning::record);
     let dead = unused_ranges(&driver.host.log);
     let muted: Vec<RawFd> = crate::os::pmix::server_socket().into_iter().collect();
     let supplied = [0, 1, 2, checkpoint.guardian.fd()];
@@ -81,7 +91,9 @@ pub(crate) fn take(
     let barrier = SharedMemoryBarrier::of(checkpoint, id, driver);
     let mut after_suspended = || {
         barrier.suspended()?;
-        guardian.exchange(&suspended, &drained)
+        guardian.exchange(&suspended, &drained)?;
+        files.iter_mut().for_each(Beginning::suspended);
+        Ok(())
     };
     let mut before_release = || barrier.snapshotted();
     let mut options = FreezeOptions {
@@ -94,11 +106,17 @@ pub(crate) fn take(
         dead: &dead,
         copying: Copying::ForkOrPause,
         while_paused: Some(&mut while_paused),
+        file_undo: record.as_ref().map(|(folder, epoch)| (&folder[..], *epoch)),
         ..FreezeOptions::default()
     };
     let frozen = checkpoint.freezer.freeze(&mut options);
     if frozen.is_err() {
         barrier.failed();
+    }
+    // A restored process continues when it knows of which job it is.
+    let restored = matches!(frozen, Ok(Outcome::Restored(_)));
+    if !restored && let Some(files) = files.take() {
+        files.continued(frozen.is_ok());
     }
     match frozen {
         Ok(Outcome::Continued(continued)) => match continued.child {
@@ -111,7 +129,7 @@ pub(crate) fn take(
                 FreezeOutcome::Failed("the guardian went away while it read the process".into())
             }
         },
-        Ok(Outcome::Restored(restored)) => FreezeOutcome::Restored(restored),
+        Ok(Outcome::Restored(restored)) => FreezeOutcome::Restored(restored, files.map(Box::new)),
         Err(error) => FreezeOutcome::Failed(error.to_string()),
     }
 }

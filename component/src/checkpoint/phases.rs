@@ -241,10 +241,10 @@ impl Checkpoint {
                     refusal: CheckpointRefusal::Snapshot,
                 });
             }
-            freeze::FreezeOutcome::Restored(new) => {
+            freeze::FreezeOutcome::Restored(new, files) => {
                 // It was sent to another process, and may have been frozen on its way.
                 core::mem::forget(core::mem::take(&mut received));
-                restart::resume_after_restart(self, id, taken, new);
+                restart::resume_after_restart(self, id, taken, (new, files));
             }
         }
         received.into_iter().for_each(|message| self.handle(message, taken));

@@ -5,6 +5,7 @@ use crate::determinants::piggyback;
 use crate::engine::driver_state::Driver;
 use crate::engine::shared::ExclusiveGuard;
 use crate::ffi::verbose;
+use crate::files::epoch::Beginning;
 use crate::peers::endpoint::Endpoint;
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::control::{CheckpointId, FromRank, RankEndpoint, ToRank};
@@ -19,7 +20,7 @@ pub(crate) fn resume_after_restart(
     checkpoint: &mut Checkpoint,
     id: CheckpointId,
     taken: &mut Option<ExclusiveGuard>,
-    new: Restored,
+    (new, files): (Restored, Option<Box<Beginning>>),
 ) {
     let Some(driver) = taken else { checkpoint.fatal("restored outside of a checkpoint") };
     // Copies that the old process had made: not ours to end.
@@ -28,10 +29,13 @@ pub(crate) fn resume_after_restart(
     }
     checkpoint.covered.clear();
     checkpoint.guardian.renew();
-    let incarnation = match checkpoint.incarnation() {
-        Incarnation(0) => Incarnation(driver.host.incarnation.0 + 1),
-        given => given,
-    };
+    let given = checkpoint.incarnation();
+    let is_another_job = given == Incarnation(0);
+    if let Some(files) = files {
+        files.restored(is_another_job);
+    }
+    let incarnation =
+        if is_another_job { Incarnation(driver.host.incarnation.0 + 1) } else { given };
     start_replaying(driver, incarnation);
     checkpoint.begin_incarnation(incarnation);
     checkpoint.shared.glue.verbose(verbose::INFO, || {

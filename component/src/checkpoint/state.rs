@@ -40,6 +40,8 @@ pub(crate) struct Checkpoint {
     pub(crate) ready: bool,
     /// The coordinator knows why the program cannot be repeated.
     pub(crate) reported_not_replayable: [bool; 3],
+    /// A file that is not put back was named.
+    pub(crate) file_named: bool,
     /// It was restarted alone, and has not repeated all that others have of its lost future; or
     /// it has refused a global checkpoint since that, or a channel, was not as it should be.
     pub(crate) replaying: bool,

@@ -27,6 +27,7 @@ use crate::engine::acknowledging::ACKNOWLEDGE_AFTER;
 use crate::engine::shared::ExclusiveGuard;
 use crate::engine::shared::shared;
 use crate::ffi::verbose;
+use crate::files::recorder;
 use crate::os::now_ns;
 use crate::os::wake::Wake;
 use crate::peers::transport_setup::TransportSetup;
@@ -39,6 +40,7 @@ use rustbtl_fragments::engine::ReceivedVector;
 use rustbtl_fragments::ids::{PeerId, SetId};
 use rustbtl_process::freeze::Freezer;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// How often MPI_Init is asked whether it is over.
 pub(crate) const INIT_POLL_MS: i32 = 2;
@@ -62,6 +64,7 @@ pub fn start(
     transport_setup: &TransportSetup,
     members: Vec<PeerId>,
     (huge_pages, recorded, log_full): (bool, Recorded, LogFullReaction),
+    files: (u64, Option<PathBuf>),
     endpoint: Vec<u8>,
 ) -> Result<(), String> {
     let Some(guardian) = Guardian::from_environment().map_err(|error| error.to_string())? else {
@@ -86,6 +89,11 @@ pub fn start(
     driver.host.place_counts(&members, 0);
     crate::mpi::interpose::install(&shared.glue);
     crate::mpi::node_identity::install();
+    // By set: what ranks of several write to is not put back.
+    let name = format!("set-{}.rank-{}", driver.host.set, driver.host.peers.rank());
+    if let Err(problem) = crate::files::epoch::install(files.0, files.1, &name) {
+        shared.glue.show("notice", &[&problem]);
+    }
     crate::sync::engine_lock::note_first();
     if recorded.clock {
         crate::mpi::wtime::install(&shared.glue);
@@ -141,6 +149,7 @@ pub fn start(
             covered: BTreeMap::new(),
             ready: false,
             reported_not_replayable: [false; 3],
+            file_named: false,
             replaying: false,
             repairing: false,
             endpoint,
@@ -203,6 +212,7 @@ impl Checkpoint {
                 self.send(&FromRank::NotReplayable { reason: reason.into(), blocker });
             }
         }
+        self.name_file();
         // [fence] the callback's place is filled.
         let fence = Self::signals().fence.load(Ordering::Acquire);
         if fence && self.ending == Ending::Not && self.ready {
@@ -219,6 +229,20 @@ impl Checkpoint {
         self.determinants();
         if self.step_checkpoint() {
             self.determinants();
+        }
+    }
+
+    /// A file that will not be put back, once.
+    fn name_file(&mut self) {
+        if let Some(file) = recorder::NOTICE.get().filter(|_| !self.file_named) {
+            self.file_named = true;
+            let text = format!(
+                "{file}: more of this file is changed between two checkpoints than is recorded \
+                 (vprotocol_correlated_file_undo_max), or it cannot be recorded. If this rank is \
+                 rolled back the file is not put back; a program that then reads what it had \
+                 written gets wrong results. Later files are named when that happens"
+            );
+            self.shared.glue.show("notice", &[&text]);
         }
     }
 
@@ -316,7 +340,10 @@ impl Checkpoint {
         }
         match message {
             ToRank::Welcome { .. } | ToRank::Restarted { .. } => {}
-            ToRank::CheckpointComplete { .. } => count(1),
+            ToRank::CheckpointComplete { oldest, .. } => {
+                count(1);
+                crate::files::epoch::keep_from(oldest.0);
+            }
             ToRank::CheckpointRequestResult { number, checkpoint: id, problem } => {
                 let outcome = if problem.is_empty() { Ok(id) } else { Err(problem) };
                 Self::signals().requests.answer(number, outcome);
@@ -329,6 +356,7 @@ impl Checkpoint {
             ToRank::Abort { checkpoint: id, .. } => {
                 self.children.remove(&id);
                 self.covered.remove(&id);
+                crate::files::epoch::aborted(id.0);
                 self.input(Input::Abort { checkpoint: id.0 });
             }
             ToRank::Trim { checkpoint: id } => self.send_received_vectors(id),

@@ -109,6 +109,7 @@ pub struct Config {
     pub shm_ring: u64,
     pub tcp_socket_buffer: u64,
     pub tcp_receive_buffer: u64,
+    pub file_undo_max: u64,
     pub shm_eager_limit: u32,
     pub tcp_eager_limit: u32,
     pub tcp_chunk: u32,
@@ -131,9 +132,9 @@ pub struct Config {
     pub log_full: u8,
 }
 
-const_assert_eq!(size_of::<Config>(), 160);
-const_assert_eq!(offset_of!(Config, shm_eager_limit), 104);
-const_assert_eq!(offset_of!(Config, shm), 144);
+const_assert_eq!(size_of::<Config>(), 168);
+const_assert_eq!(offset_of!(Config, shm_eager_limit), 112);
+const_assert_eq!(offset_of!(Config, shm), 152);
 
 /// `log_full`: a full log asks for a checkpoint that lets it be trimmed.
 pub const LOG_CHECKPOINT: u8 = 1;

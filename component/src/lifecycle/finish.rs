@@ -15,6 +15,7 @@ const CLOSE_NS_MAX: u64 = 5_000_000_000;
 /// Push out what was accepted, write the report, say goodbye.
 pub fn finish(shared: &'static Shared, report: Option<&Path>) {
     progress_thread::end();
+    crate::files::recorder::stop();
     let give_up = now_ns() + FLUSH_NS_MAX;
     shared.enter().finishing = true;
     loop {

@@ -44,6 +44,8 @@ pub struct Started {
     recorded: thread::Recorded,
     /// What a log that is nearly full asks for.
     log_full: LogFullReaction,
+    /// How much is recorded of files, and where Open MPI has its own.
+    files: (u64, Option<PathBuf>),
     /// How transports are opened.
     pub transport_setup: TransportSetup,
     /// Processes of this node.
@@ -230,7 +232,18 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &JobInfo) -> Started {
     let recorded = thread::Recorded { clock, dates: clock && job.serialized == 0 };
     let endpoint = endpoint.encode();
     let log_full = LogFullReaction::of(config.log_full);
-    Started { endpoint, huge_pages, recorded, log_full, transport_setup, local, members, report }
+    let files = (config.file_undo_max, place.session);
+    Started {
+        endpoint,
+        huge_pages,
+        recorded,
+        log_full,
+        files,
+        transport_setup,
+        local,
+        members,
+        report,
+    }
 }
 
 impl Started {
@@ -240,7 +253,8 @@ impl Started {
         let members = self.attach();
         let endpoint = self.endpoint.clone();
         let how = (self.huge_pages, self.recorded, self.log_full);
-        if let Err(error) = thread::start(&self.transport_setup, members, how, endpoint) {
+        let files = core::mem::take(&mut self.files);
+        if let Err(error) = thread::start(&self.transport_setup, members, how, files, endpoint) {
             shared::shared().glue.fatal("guardian", &[&error]);
         }
     }

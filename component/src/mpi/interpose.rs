@@ -104,5 +104,6 @@ pub fn redirect_new_objects() {
             function.redirect();
         }
         crate::mpi::node_identity::redirect();
+        crate::files::functions::redirect();
     }
 }

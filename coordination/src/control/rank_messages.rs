@@ -216,6 +216,8 @@ class 2 ToRank {
         checkpoint: CheckpointId,
         /// Of this set.
         set: SetId,
+        /// The rank is rolled back to none before this one.
+        oldest: CheckpointId,
     },
     /// [`FromRank::ReceivedVector`] of `from`.
     7 ReceivedVector {

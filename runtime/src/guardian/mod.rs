@@ -191,8 +191,11 @@ fn guard(
     let local = settings.local.as_deref().map(Local::enter);
     let (output, ends) = crate::guardian::output::open(&settings);
     let pid = match &settings.restore {
-        None => crate::guardian::program::start(words, theirs, ends, signals.mask_before())?.id()
-            as os::Pid,
+        None => {
+            let given = (theirs, settings.undo());
+            crate::guardian::program::start(words, given, ends, signals.mask_before())?.id()
+                as os::Pid
+        }
         Some(checkpoint) => {
             crate::guardian::recovery::restore(&*store, &settings, checkpoint, theirs, ends)
                 .map_err(StartError::Restore)?

@@ -10,6 +10,7 @@ use rustbtl_coordination::control::SnapshotMemory;
 use rustbtl_fragments::ids::Incarnation;
 use rustbtl_process::ProcessImageError;
 use rustbtl_process::dump::{self, History, WriteOptions};
+use rustbtl_process::file_undo::NotPutBack;
 use rustbtl_process::private_files::Folder;
 use rustbtl_process::restore::{self, RestoreOptions, SharedRegistry};
 use std::io;
@@ -67,6 +68,18 @@ fn checksum(image: &Path) -> io::Result<u64> {
     let (folder, name) = Folder::of(image)?;
     folder.file(name)?.read_exact_at(&mut sums, 48)?;
     Ok(u64::from_le_bytes(sums))
+}
+
+/// The program continues with other files than it had.
+fn name_files(image: &Path, files: &[NotPutBack]) {
+    for NotPutBack { path, reason } in files {
+        report!(
+            "{} was restored, but {} is not put back to what it was at that checkpoint: {reason}. \
+             If the program reads what it had written to it, its results are wrong",
+            image.display(),
+            path.display()
+        );
+    }
 }
 
 fn copy_of(fd: RawFd) -> Result<OwnedFd, String> {
@@ -150,6 +163,7 @@ impl ImageStore for ProcessImages {
         }
         match restored {
             Ok(child) => {
+                name_files(image, &child.not_put_back);
                 keep(child.shared);
                 Ok(child.pid as Pid)
             }

@@ -50,11 +50,11 @@ pub fn become_it(words: &[OsString]) -> io::Error {
     }
 }
 
-/// Starts the program. It dies with this process; `socket` connects the two; `ends` are its
-/// standard output and error.
+/// Starts the program. It dies with this process; `socket` connects the two; in `undo` it records
+/// what it changes in files; `ends` are its standard output and error.
 pub fn start(
     words: &[OsString],
-    socket: OwnedFd,
+    (socket, undo): (OwnedFd, Option<PathBuf>),
     ends: Ends,
     mask: libc::sigset_t,
 ) -> io::Result<std::process::Child> {
@@ -62,6 +62,9 @@ pub fn start(
     let fd: RawFd = socket.as_raw_fd();
     let number = settings::GUARDIAN_FD_NUMBER;
     command.env(settings::GUARDIAN_FD, number.to_string());
+    if let Some(undo) = undo {
+        command.env(settings::UNDO, undo);
+    }
     let [out, err] = ends.0;
     if let Some(out) = out {
         command.stdout(out);

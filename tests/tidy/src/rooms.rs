@@ -25,7 +25,7 @@ pub const HOUSES: [House; 2] = [
             &["os", "transports"],
             &["sync"],
             &["ffi"],
-            &["payload_log", "peers", "determinants"],
+            &["payload_log", "peers", "determinants", "files"],
             &["engine"],
             &["progress", "mpi"],
             &["checkpoint"],

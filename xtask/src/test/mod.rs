@@ -7,6 +7,7 @@ mod coordinator_failover;
 mod crates;
 mod errors;
 mod examples;
+mod file_contents;
 mod fuzz;
 mod guardians;
 mod header;

@@ -10,7 +10,7 @@ use super::schedule::Task;
 use super::summary::Tier;
 use super::{
     TestOptions, checkpoint_faults, checkpoint_restart, cluster, coordinator_failover, crates,
-    errors, examples, fuzz, guardians, local_storage, lost_output, miri, mpi, node_failure,
+    errors, examples, file_contents, fuzz, guardians, local_storage, lost_output, miri, mpi, node_failure,
     node_names, one_sided, parameters, phase_failures, programs, replay, signals, slurm,
     slurm_cluster, source, spare_nodes, suspension, time_determinants, trees, triggers,
 };
@@ -103,7 +103,7 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t TestOptions) {
     tasks.push(Task::new("failures while a checkpoint is taken", Jobs, built, move |tier| {
         checkpoint_faults::run(tier, by_the_clock);
     }));
-    let more: [(&str, TaskRun); 19] = [
+    let more: [(&str, TaskRun); 20] = [
         ("checkpoint, kill -9 of everything, restart", checkpoint_restart::run),
         ("replay of nondeterministic events", replay::run),
         ("checkpoint triggers, and output of restarted jobs", triggers::run),
@@ -115,6 +115,7 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t TestOptions) {
         ("recovery without a shared checkpoint directory", local_storage::run),
         ("failures in MPI_Finalize and while checkpoints are taken", phase_failures::run),
         ("names of nodes", node_names::run),
+        ("contents of files, and rollback", file_contents::run),
         ("guardians", guardians::run),
         ("programs of others", programs::run),
         ("Open MPI source trees", trees::quick),

@@ -65,6 +65,13 @@ pub struct OpenDescriptor<'a> {
 }
 
 impl OpenDescriptor<'_> {
+    /// Has it no name by which it could be opened again? It may have others (a hard link).
+    fn is_unnamed(&self) -> bool {
+        self.stat.st_nlink == 0
+            || self.name.starts_with(b"/memfd:")
+            || self.name.ends_with(b" (deleted)")
+    }
+
     /// A refusal that names the descriptor.
     pub fn refuse(&self, reason: &'static str) -> FreezeFailure {
         let number = Path::of(&[Piece::Text("descriptor "), Piece::Number(self.fd as u64)]);
@@ -230,7 +237,7 @@ fn classify<'a>(
     descriptor.b = seen.stat.st_size as u64;
     descriptor.data = seen.name;
     match shape {
-        libc::S_IFREG if seen.stat.st_nlink == 0 || seen.name.starts_with(b"/memfd:") => {
+        libc::S_IFREG if seen.is_unnamed() => {
             descriptor.kind = record::DESCRIPTOR_UNNAMED;
         }
         libc::S_IFREG => descriptor.kind = record::DESCRIPTOR_FILE,

@@ -24,6 +24,7 @@ use crate::restore_args::{RESTORE_ARGS_BYTES, RestoreArgs};
 use core::marker::PhantomData;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
+use rustbtl_checkpoint::image::record::FileUndo;
 use std::os::fd::{FromRawFd, OwnedFd};
 
 /// Takes snapshots of this process. One per process; belongs to the checkpoint thread.
@@ -395,6 +396,9 @@ impl Freezer {
             &mut self.description,
             &mut self.scratch.text,
         )?;
+        if let Some((folder, epoch)) = options.file_undo {
+            FileUndo { folder, epoch }.encode(&mut self.description);
+        }
         descriptors::describe(options, &mut self.description, &mut self.scratch)
     }
 

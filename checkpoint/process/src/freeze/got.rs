@@ -103,6 +103,7 @@ impl<'a> Objects<'a> {
             () if begins(self.not_named) => Some(false),
             () if self.named.is_empty() && self.importing.is_empty() => Some(true),
             () if begins(self.named) => Some(true),
+            () if self.importing.is_empty() => Some(false),
             () => None,
         }
     }

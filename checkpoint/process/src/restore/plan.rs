@@ -52,6 +52,8 @@ pub struct Plan<'a> {
     pub origin: &'a str,
     processor: &'a [u8],
     pub folder: &'a [u8],
+    /// Folder of the journals of what it changes in files, and the epoch that began with the image.
+    pub file_undo: Option<(&'a [u8], u64)>,
 }
 
 impl<'a> Plan<'a> {
@@ -62,7 +64,7 @@ impl<'a> Plan<'a> {
         let (mut threads, mut mappings, mut objects) = (Vec::new(), Vec::new(), Vec::new());
         let (mut auxiliary, mut kernel_code) = (&[][..], &[][..]);
         let (mut processor, mut folder) = (&[][..], &[][..]);
-        let mut origin = "";
+        let (mut origin, mut file_undo) = ("", None);
         let mut descriptors = Descriptors::default();
         for record in image.records() {
             match record {
@@ -81,6 +83,7 @@ impl<'a> Plan<'a> {
                     let text = std::str::from_utf8(found.boot).ok().filter(|_| fine);
                     origin = text.ok_or(ImageError::Value("name of the machine"))?;
                 }
+                Record::FileUndo(found) => file_undo = Some((found.folder, found.epoch)),
                 Record::WorkingDirectory(found) => folder = found.path,
                 _ => {}
             }
@@ -99,6 +102,7 @@ impl<'a> Plan<'a> {
             origin,
             processor,
             folder,
+            file_undo,
         };
         plan.leader()?;
         Ok(plan)
@@ -141,6 +145,11 @@ impl<'a> Plan<'a> {
             let reason = "the program's working directory does not exist here";
             return Err(ProcessImageError::Machine { what, reason });
         }
+        Ok(())
+    }
+
+    /// The same for files, when those that the program changed have been put back.
+    pub fn check_all_files(&self) -> Result<(), ProcessImageError> {
         self.check_open_files()?;
         self.check_files()
     }

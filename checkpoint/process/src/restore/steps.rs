@@ -13,14 +13,17 @@ use super::shared_object;
 use super::threads::{self, PreparedThread};
 use super::{Ids, RestoreOptions, RestoredChild};
 use crate::error::ProcessImageError;
+use crate::file_undo::{self, Rollback};
 use crate::pages;
 use crate::proc_files::{self, MapLine};
 use crate::processor::LARGE_STATE;
 use crate::restore_args::{MUTED_MAX, PAYLOAD_BYTES_MAX, RestoreArgs};
 use rustbtl_checkpoint::image::record::{self, Mapping};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -32,6 +35,15 @@ pub fn restore(path: &Path, options: RestoreOptions) -> Result<RestoredChild, Pr
     let mut plan = Plan::of(&image)?;
     folders::make_working_directory(plan.folder);
     plan.check_machine()?;
+    // Before files are looked for: one may have another name since.
+    let not_put_back = match plan.file_undo {
+        Some((folder, epoch)) => {
+            let folder = Path::new(OsStr::from_bytes(folder));
+            file_undo::roll_back(&Rollback { folder, epoch, alone: options.alone })?
+        }
+        None => Vec::new(),
+    };
+    plan.check_all_files()?;
     if options.payload.len() > PAYLOAD_BYTES_MAX {
         let what = format!("a payload of {} bytes", options.payload.len());
         return Err(ProcessImageError::Refused { what, reason: "64 KiB are the limit" });
@@ -50,7 +62,7 @@ pub fn restore(path: &Path, options: RestoreOptions) -> Result<RestoredChild, Pr
     let pid = restoring.start()?;
     let restore_us = start.elapsed().as_micros() as u64;
     let shared = objects.into_values().map(Into::into).collect();
-    Ok(RestoredChild { pid, same_ids, filled_bytes, restore_us, shared })
+    Ok(RestoredChild { pid, same_ids, filled_bytes, restore_us, shared, not_put_back })
 }
 
 /// Shared objects with their content, by device and inode.

@@ -26,9 +26,11 @@ use crate::jobs;
 use crate::link::Link;
 use crate::listen::Listeners;
 use crate::os::Poll;
+use crate::settings;
 use rustbtl_coordination::control::{CheckpointId, FromNode, FromRank, ToNode, ToRank};
 use rustbtl_coordination::notice_limit::NoticeLimit;
 use rustbtl_fragments::ids::PeerId;
+use rustbtl_process::private_files::Folder;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
@@ -542,6 +544,13 @@ impl Coordinator {
         self.events.write(json!({"event": "end"}));
         if let Some(failover_store) = self.failover_store.take() {
             failover_store.remove();
+        }
+        // Of ranks that were ended in the middle.
+        if self.job.config.directory.is_none()
+            && let Ok(here) = std::env::current_dir()
+            && let Ok(folder) = Folder::open(&settings::temporary_undo(&here, &self.job.name))
+        {
+            let _ = std::fs::remove_dir_all(folder.path());
         }
         jobs::remove(&self.socket);
     }

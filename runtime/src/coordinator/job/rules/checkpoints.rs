@@ -139,6 +139,15 @@ impl Job {
         self.effects.push_back(Effect::Commit(manifest));
     }
 
+    /// The oldest complete checkpoint that is kept of a rank, this one included.
+    fn oldest_of(&self, rank: PeerId, complete: CheckpointId) -> CheckpointId {
+        let kept = self
+            .checkpoints
+            .iter()
+            .find(|(_, state)| state.complete && state.ranks.contains(&rank));
+        kept.map_or(complete, |(checkpoint, _)| (*checkpoint).min(complete))
+    }
+
     fn complete(&mut self, checkpoint: CheckpointId, pause_ms: u64) {
         let Some(state) = self.checkpoints.get_mut(&checkpoint) else { return };
         (state.complete, self.changed) = (true, true);
@@ -156,7 +165,8 @@ impl Job {
         for rank in ranks {
             let Some(set) = self.ranks.get(&rank).and_then(|state| state.set) else { continue };
             sets.insert(set);
-            self.send(rank, ToRank::CheckpointComplete { checkpoint, set });
+            let oldest = self.oldest_of(rank, checkpoint);
+            self.send(rank, ToRank::CheckpointComplete { checkpoint, set, oldest });
         }
         let sets: Vec<SetId> = sets.into_iter().collect();
         self.prune();

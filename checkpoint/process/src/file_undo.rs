@@ -1,0 +1,29 @@
+//! Journals of what a process changes in files, on the disk (docs/adr/0031). The process writes
+//! them ([`Journal`]); whoever restores it undoes them ([`roll_back`]).
+//!
+//! Source: `rustbtl_checkpoint::file_undo`, which says what is in them, and in which order they are
+//! undone. A process has a private folder, `set-S.rank-R`, in a private folder of its job; in it
+//! are `epoch-N` and what has been removed from other places, `saved-N-…`.
+
+mod journal;
+mod rollback;
+
+pub use journal::Journal;
+pub use rollback::{NotPutBack, Rollback, roll_back};
+
+/// The folder of a job that has no checkpoint directory begins so: nothing in it outlives the job.
+pub const TEMPORARY: &str = ".rustbtl-";
+
+/// Name of the journal of an epoch.
+fn journal_name(epoch: u64) -> String {
+    format!("epoch-{epoch}")
+}
+
+/// Epoch of a journal, or of what was saved in it.
+fn epoch_of(name: &str, kind: &str) -> Option<u64> {
+    let number = name.strip_prefix(kind)?;
+    number.split('-').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,275 @@
+//! Undoing journals, before the process is made.
+
+use super::{epoch_of, journal_name};
+use crate::error::ProcessImageError;
+use crate::private_files::Folder;
+use rustbtl_checkpoint::file_undo::{Entry, HEAD_BYTES, Head, Shape, Step, steps};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// What is rolled back.
+#[derive(Clone, Copy, Debug)]
+pub struct Rollback<'a> {
+    /// Folder of the process.
+    pub folder: &'a Path,
+    /// The epoch that began with the snapshot.
+    pub epoch: u64,
+    /// Processes of other sets continue: what they write to, too, is left as it is.
+    pub alone: bool,
+}
+
+/// A file that is not what it was at the checkpoint, and why.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NotPutBack {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Why.
+    pub reason: &'static str,
+}
+
+const NO_ROOM: &str = "more of it was changed than vprotocol_correlated_file_undo_max permits, or \
+                       it could not be read";
+const SHARED: &str = "ranks of other sets write to it, too";
+
+/// A journal, and where its entries are.
+struct Opened {
+    file: File,
+    entries: Vec<(u64, Head)>,
+}
+
+impl Opened {
+    /// Invariant 5: up to the first entry that is not whole. `wanted` says which bodies are read.
+    fn read(
+        file: File,
+        mut seen: impl FnMut(usize, &Entry<'_>),
+        names_only: bool,
+    ) -> io::Result<Self> {
+        let bytes = file.metadata()?.len();
+        let (mut at, mut entries, mut body) = (0u64, Vec::new(), Vec::new());
+        while at + (HEAD_BYTES as u64) < bytes {
+            let mut head = [0; HEAD_BYTES];
+            file.read_exact_at(&mut head, at)?;
+            let Some(head) = Head::decode(head) else { break };
+            let end = at + (HEAD_BYTES + head.bytes) as u64;
+            if end > bytes {
+                break;
+            }
+            // Others' content is not looked at: only the names of their files.
+            if !names_only || head.bytes < 2 * 4096 + 64 {
+                body.resize(head.bytes, 0);
+                file.read_exact_at(&mut body, at + HEAD_BYTES as u64)?;
+                if !head.is_of(&body) {
+                    break;
+                }
+                let Ok(entry) = Entry::decode(&body) else { break };
+                seen(entries.len(), &entry);
+            }
+            entries.push((at, head));
+            at = end;
+        }
+        Ok(Self { file, entries })
+    }
+
+    fn body(&self, entry: usize) -> io::Result<Vec<u8>> {
+        let (at, head) = self.entries[entry];
+        let mut body = vec![0; head.bytes];
+        self.file.read_exact_at(&mut body, at + HEAD_BYTES as u64)?;
+        Ok(body)
+    }
+}
+
+/// Puts back what the process has changed since its snapshot; gives what could not be. May be
+/// repeated where it has failed or was killed (invariant 3).
+pub fn roll_back(what: &Rollback<'_>) -> Result<Vec<NotPutBack>, ProcessImageError> {
+    let folder = match Folder::open(what.folder) {
+        // It has never written to a file; or its folder is gone with its node, and so are those
+        // files.
+        Err(error) if error.is_missing() => return Ok(Vec::new()),
+        opened => opened?,
+    };
+    let mut journals = BTreeMap::new();
+    let (mut own, mut shapes) = (BTreeSet::new(), Vec::new());
+    for name in folder.names()? {
+        let Some(epoch) = name.to_str().and_then(|name| epoch_of(name, "epoch-")) else { continue };
+        if epoch < what.epoch {
+            continue;
+        }
+        let mut begun = 0;
+        let seen = |index: usize, entry: &Entry<'_>| {
+            if *entry == (Entry::Begun {}) {
+                begun = index + 1;
+            }
+            own.extend(entry.paths().into_iter().flatten().map(<[u8]>::to_vec));
+        };
+        let journal = folder.file_or_new(&name)?;
+        let shown = what.folder.join(&name).display().to_string();
+        let journal =
+            Opened::read(journal, seen, false).map_err(ProcessImageError::system(shown))?;
+        shapes.push(Shape { epoch, entries: journal.entries.len(), begun });
+        journals.insert(epoch, journal);
+    }
+    let shared = if what.alone { shared_with_others(what.folder, &own) } else { BTreeSet::new() };
+    let mut left = Left::default();
+    for step in steps(&shapes, what.epoch) {
+        let failed = |error: io::Error| ProcessImageError::System {
+            what: format!("putting files back from {}", what.folder.display()),
+            error,
+        };
+        match step {
+            Step::Undo { epoch, entry } => {
+                let body = journals[&epoch].body(entry).map_err(failed)?;
+                let Ok(entry) = Entry::decode(&body) else { continue };
+                let paths = || entry.paths().into_iter().flatten();
+                if let Some(path) = paths().find(|path| shared.contains(*path)) {
+                    if !matches!(entry, Entry::Writes { .. } | Entry::Missing { .. }) {
+                        left.add(path, SHARED);
+                    }
+                    continue;
+                }
+                undo(&entry, &folder, &mut left).map_err(|error| {
+                    let path = paths().next().unwrap_or_default();
+                    ProcessImageError::System {
+                        what: format!(
+                            "putting {} back to what it was at the checkpoint",
+                            Path::new(OsStr::from_bytes(path)).display()
+                        ),
+                        error,
+                    }
+                })?;
+            }
+            Step::Cut { epoch, entry } => {
+                let journal = &journals[&epoch];
+                journal.file.set_len(journal.entries[entry].0).map_err(failed)?;
+            }
+            Step::Remove { epoch } => folder.remove(journal_name(epoch))?,
+        }
+    }
+    // Of an entry that is not whole.
+    if let (Some(journal), Some(shape)) =
+        (journals.get(&what.epoch), shapes.iter().find(|shape| shape.epoch == what.epoch))
+        && let Some((at, head)) = shape.begun.checked_sub(1).map(|last| journal.entries[last])
+    {
+        let end = at + (HEAD_BYTES + head.bytes) as u64;
+        let shown = what.folder.display().to_string();
+        journal.file.set_len(end).map_err(ProcessImageError::system(shown))?;
+    }
+    Ok(left.0)
+}
+
+#[derive(Default)]
+struct Left(Vec<NotPutBack>);
+
+impl Left {
+    fn add(&mut self, path: &[u8], reason: &'static str) {
+        let path = PathBuf::from(OsStr::from_bytes(path));
+        let new = NotPutBack { path, reason };
+        if !self.0.contains(&new) {
+            self.0.push(new);
+        }
+    }
+}
+
+/// Of these files, those that processes of other sets write to.
+fn shared_with_others(folder: &Path, own: &BTreeSet<Vec<u8>>) -> BTreeSet<Vec<u8>> {
+    let mut shared = BTreeSet::new();
+    let set = |name: &OsStr| {
+        name.to_str().and_then(|name| name.split_once('.')).map(|of| of.0.to_owned())
+    };
+    let (Some(job), Some(mine)) = (folder.parent(), folder.file_name().and_then(set)) else {
+        return shared;
+    };
+    if own.is_empty() {
+        return shared;
+    }
+    let Ok(job) = Folder::open(job) else { return shared };
+    for name in job.names().unwrap_or_default() {
+        if set(&name).is_none_or(|of| of == mine) {
+            continue;
+        }
+        let Ok(theirs) = job.folder(&name) else { continue };
+        for journal in theirs.names().unwrap_or_default() {
+            let is_one = journal.to_str().is_some_and(|name| name.starts_with("epoch-"));
+            // It may be removed meanwhile.
+            let Some(file) = is_one.then(|| theirs.file(&journal).ok()).flatten() else { continue };
+            let seen = |_: usize, entry: &Entry<'_>| {
+                let paths = entry.paths().into_iter().flatten();
+                shared.extend(paths.filter(|path| own.contains(*path)).map(<[u8]>::to_vec));
+            };
+            let _ = Opened::read(file, seen, true);
+        }
+    }
+    shared
+}
+
+fn undo(entry: &Entry<'_>, folder: &Folder, left: &mut Left) -> io::Result<()> {
+    let path = |bytes: &'_ [u8]| PathBuf::from(OsStr::from_bytes(bytes));
+    let exists = |path: &Path| path.symlink_metadata().is_ok();
+    let done = match *entry {
+        Entry::Writes { .. } | Entry::Begun {} => Ok(()),
+        Entry::Missing { path } => {
+            left.add(path, NO_ROOM);
+            Ok(())
+        }
+        Entry::Created { path: bytes, inode } => {
+            let path = path(bytes);
+            match path.symlink_metadata() {
+                Ok(found) if inode == 0 || found.ino() == inode => fs::remove_file(&path),
+                _ => Ok(()),
+            }
+        }
+        Entry::Size { path: bytes, size, extend } => writable(&path(bytes)).and_then(|file| {
+            let now = file.metadata()?.len();
+            if now > size || extend && now < size { file.set_len(size) } else { Ok(()) }
+        }),
+        Entry::Content { path: at, offset, bytes } => {
+            writable(&path(at)).and_then(|file| file.write_all_at(bytes, offset))
+        }
+        Entry::Moved { from, to } => {
+            let (from, to) = (path(from), path(to));
+            if exists(&to) && !exists(&from) { fs::rename(to, from) } else { Ok(()) }
+        }
+        Entry::Removed { path: bytes, saved } => {
+            let saved = folder.path().join(OsStr::from_bytes(saved));
+            if exists(&saved) { put_back(&saved, &path(bytes)) } else { Ok(()) }
+        }
+        Entry::MadeFolder { path: bytes } => match fs::remove_dir(path(bytes)) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+            other => other,
+        },
+        Entry::RemovedFolder { path: bytes, mode } => {
+            match fs::DirBuilder::new().mode(mode).create(path(bytes)) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+                other => other,
+            }
+        }
+    };
+    match done {
+        // Made and removed since the checkpoint, or removed by another process.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn writable(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).open(path)
+}
+
+/// Gives what was removed its name again; on another file system as a copy.
+fn put_back(saved: &Path, to: &Path) -> io::Result<()> {
+    match fs::rename(saved, to) {
+        Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
+            let mut name = to.file_name().unwrap_or_default().to_owned();
+            name.push(".rustbtl-tmp");
+            let temporary = to.with_file_name(name);
+            fs::copy(saved, &temporary)?;
+            fs::rename(&temporary, to)?;
+            fs::remove_file(saved)
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,184 @@
+//! Journals of real files; the numbers are those of `rustbtl_checkpoint::file_undo`.
+
+use super::*;
+use rustbtl_checkpoint::file_undo::Entry;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("rustbtl-undo-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).unwrap();
+        Self(path.canonicalize().unwrap())
+    }
+
+    fn file(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, content).unwrap();
+        path
+    }
+
+    fn process(&self, name: &str) -> PathBuf {
+        self.0.join("job").join(name)
+    }
+
+    fn journal(&self, name: &str) -> Journal {
+        Journal::open(&self.process(name), false).unwrap()
+    }
+
+    fn back(&self, name: &str, epoch: u64, alone: bool) -> Vec<NotPutBack> {
+        roll_back(&Rollback { folder: &self.process(name), epoch, alone }).unwrap()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn bytes(path: &Path) -> &[u8] {
+    path.as_os_str().as_bytes()
+}
+
+/// Records and makes a change of three bytes.
+fn change(journal: &mut Journal, path: &Path) {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    journal.save(bytes(path), file.as_raw_fd(), 1..4).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"new", 1).unwrap();
+}
+
+#[test]
+fn what_was_changed_is_put_back_once_and_again() {
+    let place = Place::new("back");
+    let (file, moved) = (place.file("file", "0123456789"), place.0.join("moved"));
+    let mut journal = place.journal("set-0.rank-0");
+    journal.begin(1);
+    change(&mut journal, &file);
+    journal.append(&Entry::Size { path: bytes(&file), size: 10, extend: false }).unwrap();
+    fs::write(&file, "longer than before").unwrap();
+    journal.begin(2);
+    // Another file with this name, which is removed; and the first has another name.
+    journal.append(&Entry::Moved { from: bytes(&file), to: bytes(&moved) }).unwrap();
+    fs::rename(&file, &moved).unwrap();
+    journal.append(&Entry::Created { path: bytes(&file), inode: 0 }).unwrap();
+    place.file("file", "other");
+    let inode = fs::metadata(&file).unwrap().ino();
+    journal.amend(&Entry::Created { path: bytes(&file), inode }).unwrap();
+    let saved = place.process("set-0.rank-0").join("saved-2-1");
+    fs::hard_link(&moved, &saved).unwrap();
+    journal.append(&Entry::Removed { path: bytes(&moved), saved: b"saved-2-1" }).unwrap();
+    fs::remove_file(&moved).unwrap();
+    journal.append(&Entry::MadeFolder { path: bytes(&moved) }).unwrap();
+    fs::create_dir(&moved).unwrap();
+    // Nothing was changed: taken back.
+    journal.append(&Entry::Created { path: b"/etc/passwd", inode: 0 }).unwrap();
+    journal.take_back();
+
+    assert_eq!(place.back("set-0.rank-0", 2, false), []);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "longer than before");
+    assert!(!moved.exists() && !saved.exists());
+    assert_eq!(place.back("set-0.rank-0", 2, false), [], "3");
+    assert_eq!(place.back("set-0.rank-0", 1, false), []);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "l123er tha", "what was not recorded stays");
+    assert_eq!(fs::read_dir(place.process("set-0.rank-0")).unwrap().count(), 0);
+    // It has never written anything.
+    assert_eq!(place.back("set-0.rank-1", 1, false), []);
+}
+
+#[test]
+fn what_belongs_to_the_snapshot_stays_in_the_journal() {
+    let place = Place::new("begun");
+    let file = place.file("file", "0123456789");
+    let mut journal = place.journal("set-0.rank-0");
+    journal.begin(3);
+    let open = File::open(&file).unwrap();
+    journal.append(&Entry::Size { path: bytes(&file), size: 10, extend: false }).unwrap();
+    journal.save(bytes(&file), open.as_raw_fd(), 0..10).unwrap();
+    journal.append(&Entry::Begun {}).unwrap();
+    for _ in 0..2 {
+        place.file("file", "abcdefghijklmnop");
+        // The process that was restored continues with it.
+        let created = place.0.join("created");
+        let mut journal = place.journal("set-0.rank-0");
+        journal.begin(3);
+        journal.append(&Entry::Created { path: bytes(&created), inode: 0 }).unwrap();
+        fs::write(&created, "").unwrap();
+        assert_eq!(place.back("set-0.rank-0", 3, true), []);
+        assert_eq!(fs::read_to_string(&file).unwrap(), "0123456789");
+        assert!(!created.exists());
+    }
+}
+
+#[test]
+fn an_entry_that_is_not_whole_ends_a_journal() {
+    let place = Place::new("torn");
+    let (first, second) = (place.file("first", "0123456789"), place.file("second", "0123456789"));
+    let mut journal = place.journal("set-0.rank-0");
+    journal.begin(1);
+    change(&mut journal, &first);
+    journal.append(&Entry::Created { path: bytes(&second), inode: 0 }).unwrap();
+    let name = place.process("set-0.rank-0").join("epoch-1");
+    let length = fs::metadata(&name).unwrap().len();
+    File::options().write(true).open(&name).unwrap().set_len(length - 1).unwrap();
+    assert_eq!(place.back("set-0.rank-0", 1, false), []);
+    assert_eq!(fs::read_to_string(&first).unwrap(), "0123456789");
+    assert!(second.exists(), "5");
+}
+
+#[test]
+fn a_file_that_another_set_writes_to_is_left_alone_and_named() {
+    let place = Place::new("shared");
+    let (shared, own) = (place.file("shared", "0123456789"), place.file("own", "0123456789"));
+    let mut theirs = place.journal("set-1.rank-1");
+    theirs.begin(9);
+    theirs.append(&Entry::Writes { path: bytes(&shared) }).unwrap();
+    let mut mates = place.journal("set-0.rank-2");
+    mates.begin(9);
+    mates.append(&Entry::Writes { path: bytes(&own) }).unwrap();
+    let mut journal = place.journal("set-0.rank-0");
+    journal.begin(1);
+    change(&mut journal, &shared);
+    change(&mut journal, &own);
+    journal.append(&Entry::Missing { path: b"/full" }).unwrap();
+    let left = place.back("set-0.rank-0", 1, true);
+    let paths: Vec<&Path> = left.iter().map(|left| left.path.as_path()).collect();
+    assert_eq!(paths, [Path::new("/full"), shared.as_path()]);
+    assert!(left[1].reason.contains("other sets"));
+    assert_eq!(fs::read_to_string(&shared).unwrap(), "0new456789");
+    assert_eq!(fs::read_to_string(&own).unwrap(), "0123456789");
+    // All are rolled back: what was changed is put back.
+    change(&mut journal, &shared);
+    journal.begin(1);
+    let file = File::options().read(true).open(&own).unwrap();
+    journal.save(bytes(&shared), file.as_raw_fd(), 1..4).unwrap();
+    assert_eq!(place.back("set-0.rank-0", 1, false), []);
+    assert_eq!(fs::read_to_string(&shared).unwrap(), "0123456789");
+}
+
+#[test]
+fn journals_that_nobody_needs_are_removed() {
+    let place = Place::new("removed");
+    let mut journal = place.journal("set-0.rank-0");
+    let folder = place.process("set-0.rank-0");
+    for epoch in 1..=3 {
+        journal.begin(epoch);
+        journal.append(&Entry::Writes { path: b"/a" }).unwrap();
+        fs::write(folder.join(format!("saved-{epoch}-7")), "").unwrap();
+    }
+    journal.remove_before(3);
+    let mut names: Vec<_> =
+        fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["epoch-3", "saved-3-7"]);
+    journal.remove_if_temporary();
+    assert!(folder.exists(), "it belongs to checkpoints");
+    journal.remove();
+    assert!(!folder.exists());
+}

@@ -1,0 +1,31 @@
+//! What files held at a checkpoint: the record of what a process changes in them afterwards, by
+//! which it is undone when the process is rolled back (docs/adr/0031). Nothing here touches a file.
+//!
+//! Source: undo logging (Gray, Reuter, *Transaction Processing*, 1993, chapter 10): what is to be
+//! overwritten is recorded first, and undone in the opposite order.
+//!
+//! An *epoch* is the time from one snapshot of a process to the next; each has a journal, a
+//! sequence of entries. To roll back to a snapshot, the journals of its epoch and of all later ones
+//! are undone, the newest first.
+//!
+//! Invariants (the tests name them):
+//! 1. An entry is in the journal before the change that it undoes is made.
+//! 2. Of each byte that a file had when the epoch began, the journal has what it was then, before
+//!    it is changed for the first time; once.
+//! 3. Undoing may end anywhere and be begun anew: the outcome is the same.
+//! 4. What is not undone has an entry that says so (`Missing`).
+//! 5. Damaged or arbitrary bytes are never undone: a journal ends at its first entry that is not
+//!    whole, since the change after it was not made.
+
+mod entry;
+mod ranges;
+mod rollback;
+mod tracker;
+
+pub use entry::{ENTRY_BYTES_MAX, Entry, HEAD_BYTES, Head};
+pub use ranges::Ranges;
+pub use rollback::{Shape, Step, steps};
+pub use tracker::{FileId, Need, Tracker};
+
+/// Content is recorded in pieces of at most so many bytes.
+pub const PIECE_BYTES_MAX: u64 = 1 << 20;

@@ -1,0 +1,11 @@
+//! What files of the program held at a checkpoint can be put back: what it changes in them is
+//! recorded first (docs/adr/0031). The machine is `rustbtl_checkpoint::file_undo`, journals are
+//! `rustbtl_process::file_undo`.
+
+pub mod descriptors;
+pub mod epoch;
+pub mod functions;
+pub mod names;
+pub mod recorder;
+pub mod streams;
+pub mod system;
