@@ -313,7 +313,13 @@ pub extern "C" fn rustbtl_progress() -> i32 {
     let Some(mut driver) = shared.try_enter() else { return 0 };
     driver.post_late();
     let happened = driver.poll();
+    // Open MPI's own waiting loops (MPI_Wait, collectives, probes) yield, and so do we in ours.
+    let wants_pause = happened == 0 && driver.idle.is_oversubscribed(&shared.glue);
+    let pause = if wants_pause { driver.pause() } else { None };
     shared.deliver(driver);
+    if let Some(pause) = pause {
+        pause.sleep();
+    }
     happened as i32
 }
 

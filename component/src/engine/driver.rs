@@ -5,6 +5,7 @@
 //! resolve, endpoint, help) that do not call back into us. Without MPI_THREAD_MULTIPLE there is no
 //! lock.
 
+use crate::engine::backoff::{Backoff, Sleep};
 use crate::engine::detached_sends::{self, PATIENCE_NS};
 use crate::engine::driver_state::{BURST, Clock, Driver, SECOND};
 use crate::engine::host::EngineHost;
@@ -12,7 +13,7 @@ use crate::engine::transport_set::NetworkKind;
 use crate::engine::wait_policy::WaitPolicy;
 use crate::ffi::operation::Op;
 use crate::os::idle_processor;
-use crate::os::now_ns;
+use crate::os::{now_ns, thread_ns};
 use crate::transports::Incoming;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
@@ -52,6 +53,7 @@ impl Driver {
             unprotected_ns: 0,
             undetached: None,
             fruitless: 0,
+            backoff: Backoff::default(),
             reported: false,
             unposted: 0,
             network_wait: 0,
@@ -129,17 +131,19 @@ impl Driver {
         self.poll_slow(1);
     }
 
-    /// The same in one poll.
+    /// The same in one poll. Has anything happened?
     #[inline]
-    pub fn poll_once(&mut self, op: Op) {
+    pub fn poll_once(&mut self, op: Op) -> bool {
+        let mut happened = false;
         while self.take_any() {
+            happened = true;
             if op.is_complete() || !self.host.done.is_empty() {
-                return;
+                return true;
             }
         }
         // Between two turns the processor belongs to others, for milliseconds if they want it.
         self.network_wait = self.network_wait.min(NETWORK_WAIT_OVERSUBSCRIBED);
-        self.poll_slow(1);
+        self.poll_slow(1) > 0 || happened
     }
 
     /// Everything but shared memory: sockets, frames that wait for room, and what is done seldom.
@@ -227,8 +231,17 @@ impl Driver {
         happened += self.poll_slow(FRAMES_MAX);
         if happened > 0 {
             self.fruitless = 0;
+            self.backoff.reset();
         }
         happened
+    }
+
+    /// Nothing has happened in a poll of a waiting loop on an oversubscribed node: how long to sleep, and
+    /// until which descriptors are readable. `None`: yield.
+    #[cold]
+    pub fn pause(&mut self) -> Option<Sleep> {
+        let ns = self.backoff.pause(now_ns(), thread_ns())?;
+        Some(Sleep { descriptors: self.host.transports.wait_descriptors(), ns })
     }
 
     /// Have frames come from sockets of late?

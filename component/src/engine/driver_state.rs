@@ -1,5 +1,6 @@
 //! What the driver knows: plain data, for all files of this room.
 
+use crate::engine::backoff::Backoff;
 use crate::engine::host::EngineHost;
 use crate::engine::wait_policy::WaitPolicy;
 use crate::ffi::operation::Op;
@@ -82,6 +83,8 @@ pub struct Driver {
     pub(crate) undetached: Option<(SendId, u64)>,
     /// Rounds of waiting loops in which nothing happened.
     pub fruitless: u32,
+    /// When waiting ranks sleep.
+    pub backoff: Backoff,
     /// The report is written.
     pub reported: bool,
     pub(crate) unposted: u32,

@@ -2,6 +2,7 @@
 //! come in. Below it are locks, FFI, log, peers and determinants; above it whoever calls MPI.
 
 pub mod acknowledging;
+pub mod backoff;
 pub mod burst;
 pub mod channels;
 pub mod deferred_receives;

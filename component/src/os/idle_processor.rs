@@ -9,7 +9,7 @@
 //! Only threads of ours measure, each half second at most while they are awake. The program reads
 //! what they have found ([`may_ask`]); where that is old, it wakes a thread that measures again.
 
-use crate::os::now_ns;
+use crate::os::{now_ns, thread_ns};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -150,14 +150,6 @@ fn may_run_on(processor: usize) -> bool {
 fn tick_ns() -> u64 {
     // SAFETY: no memory is passed.
     1_000_000_000 / unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64
-}
-
-/// Processor time of this thread.
-fn thread_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is writable; the clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 #[cfg(test)]

@@ -70,6 +70,27 @@ pub fn yield_now() {
     unsafe { libc::sched_yield() };
 }
 
+/// Sleep until one of the descriptors (-1: none) is readable, or so long.
+pub fn sleep_on<const COUNT: usize>(descriptors: [std::os::fd::RawFd; COUNT], ns: u64) {
+    let mut entries = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    let time = libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (ns % 1_000_000_000) as libc::c_long,
+    };
+    let none = core::ptr::null();
+    // SAFETY: valid entries, a valid time. A descriptor may be another one by now: then it is over
+    // too early.
+    unsafe { libc::ppoll(entries.as_mut_ptr(), COUNT as libc::nfds_t, &time, none) };
+}
+
+/// Processor time of this thread.
+pub fn thread_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable; the clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// Nanoseconds on the monotonic clock.
 #[inline]
 pub fn now_ns() -> u64 {

@@ -1,6 +1,7 @@
 //! How a blocking call waits: poll for a while, then give the processor away between polls. A rank
 //! that waits must not keep another one of the node from running.
 
+use crate::engine::backoff::Sleep;
 use crate::engine::deferred_receives;
 use crate::engine::detached_sends;
 use crate::engine::driver_state::Unposted;
@@ -110,7 +111,9 @@ fn wait_crowded(shared: &'static Shared, op: Op) -> i32 {
             return DONE;
         }
         let mut entered = shared.enter();
-        entered.poll_once(op);
+        if entered.poll_once(op) {
+            entered.backoff.reset();
+        }
         entered.detach_waiting_send(op);
         shared.deliver(entered);
         if op.is_complete() {
@@ -124,8 +127,14 @@ fn wait_crowded(shared: &'static Shared, op: Op) -> i32 {
             // SAFETY: nothing is borrowed; it comes back into rustbtl_progress.
             unsafe { (shared.glue.progress)() };
         }
-        os::yield_now();
+        give_way(shared);
     }
+}
+
+/// Let others run. Nothing of the engine is held.
+fn give_way(shared: &'static Shared) {
+    let pause = shared.enter().pause();
+    pause.map_or_else(os::yield_now, Sleep::sleep);
 }
 
 /// One thread at a time polls; who does not get the right to, sleeps until it is woken.
