@@ -4,7 +4,7 @@
  * names.
  *
  * A file calls only functions of the files before it in this list, and of the component of the
- * runtime: params, state, coordinator, signal, output, spares, loss, launch.
+ * runtime: params, state, coordinator, signal, output, silence, spares, loss, launch.
  */
 #ifndef ERRMGR_CORRELATED_H
 #define ERRMGR_CORRELATED_H
@@ -30,13 +30,14 @@ typedef struct orte_process_name_t orte_process_name_t;
 
 #define CORRELATED_ERRMGR_HELP "help-mca-errmgr-correlated.txt"
 
-/* A daemon from which nothing comes for so long is lost. Keepalive: seconds before the first probe,
- * seconds between probes, their number; and the same limit in milliseconds for data that is not
- * acknowledged. The kernel of the other node answers, however busy its processes are. */
-#define CORRELATED_KEEPALIVE_IDLE "2"
-#define CORRELATED_KEEPALIVE_INTERVAL "1"
-#define CORRELATED_KEEPALIVE_PROBES "2"
-#define CORRELATED_USER_TIMEOUT_MS (2000 + 2 * 1000)
+/* Connections between daemons are probed several times in the time after which a silent node counts
+ * as failed (vprotocol_correlated_failure_timeout). The kernel of the other node answers, however
+ * busy its processes are. The connection itself lasts as long as Open MPI's own would: whether a
+ * silent node has failed is the coordinator's decision (docs/adr/0030). */
+#define CORRELATED_FAILURE_TIMEOUT 4.0 /* seconds */
+#define CORRELATED_PROBES_IN_IT 4
+#define CORRELATED_PROBES_MAX 127
+#define CORRELATED_USER_TIMEOUT_MS ((300 + 9 * 20) * 1000)
 
 /* MCA variables of the job, vprotocol_correlated_NAME; strings may be NULL or empty. */
 typedef struct {
@@ -48,6 +49,7 @@ typedef struct {
     double set_checkpoint_interval;
     double mtbf;         /* seconds */
     double overhead_max; /* percent of the time that protection may cost */
+    double failure_timeout; /* seconds of silence after which a node counts as failed */
     char *compression; /* none, lz4, zstd */
     int incremental;   /* one image in so many is full */
     int checkpoints_kept;
@@ -113,6 +115,17 @@ void mca_errmgr_correlated_loss_close(void);
 void mca_errmgr_correlated_loss_watch(bool (*failover)(void));
 /* Set keepalive for all connections. */
 void mca_errmgr_correlated_set_keepalive(void);
+/* Seconds between two probes. */
+int mca_errmgr_correlated_probe_interval(void);
+/* The coordinator wants to know from which connections to other hosts nothing has come for long:
+ * "quiet COUNT SILENT ID:MS …", how many there are, how many are silent, and these, with ! behind
+ * those for which this host's own interface has no carrier. It has decided that the node behind one
+ * has failed: end it. */
+void mca_errmgr_correlated_silence_measure(void);
+void mca_errmgr_correlated_silence_cut(const char *id);
+/* A daemon: if its own interface has no carrier, this node is cut off, and others take its ranks.
+ * End connections that have been silent for the timeout. */
+void mca_errmgr_correlated_silence_end_without_carrier(void);
 /* Does the user want that, and is there storage for checkpoints? */
 bool mca_errmgr_correlated_may_recover(void);
 /* Do the nodes keep images themselves, since there is no directory that all share? */

@@ -104,6 +104,7 @@ static char *send_setup(orte_job_t *job, bool prints, bool failover)
     char *images = mca_errmgr_correlated_image_settings();
     send_value(to, RUSTBTL_SETUP_IMAGES, images);
     free(images);
+    fprintf(to, RUSTBTL_SETUP_FAILURE_TIMEOUT " %.0f\n", p->failure_timeout * 1000);
     fprintf(to, RUSTBTL_SETUP_NOTICES " %d\n", p->notices);
     fprintf(to, RUSTBTL_SETUP_KEEP " %d\n", 0 < p->checkpoints_kept ? p->checkpoints_kept : 1);
     if (mca_errmgr_correlated_keeps_local()) {

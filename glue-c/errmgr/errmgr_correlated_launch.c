@@ -19,7 +19,8 @@ static const char *const variables[] = { "RUSTBTL_JOB",     "RUSTBTL_SECRET",
                                          "RUSTBTL_COORDINATOR", "RUSTBTL_RESTORE",
                                          "RUSTBTL_FOLDER",  "RUSTBTL_IMAGES",
                                          "RUSTBTL_LOCAL",   "RUSTBTL_TMP",
-                                         "RUSTBTL_PRINTS",  "RUSTBTL_GUARDIAN_FD" };
+                                         "RUSTBTL_PRINTS",  "RUSTBTL_GUARDIAN_FD",
+                                         "RUSTBTL_FAILURE_TIMEOUT" };
 
 /* Is there a coordinator whose orders are read? */
 static void set_watching(bool on)
@@ -51,6 +52,10 @@ static void execute(const char *order)
         mca_errmgr_correlated_output_print(value);
     } else if (NULL != (value = after(order, RUSTBTL_KEY_STOCK))) {
         mca_errmgr_correlated_loss_decided(value, false);
+    } else if (0 == strcmp(RUSTBTL_KEY_MEASURE, order)) {
+        mca_errmgr_correlated_silence_measure();
+    } else if (NULL != (value = after(order, RUSTBTL_KEY_CUT))) {
+        mca_errmgr_correlated_silence_cut(value);
     }
 }
 
@@ -159,6 +164,7 @@ static void protect(orte_job_t *job, const char *port, const char *name, const c
 {
     const char *restore = mca_errmgr_correlated_params.restore;
     char *uri = NULL, *address = NULL;
+    char timeout[32];
     orte_oob_base_get_addr(&uri);
     if (0 > asprintf(&address, "%s %s", port, NULL == uri ? "" : uri)) {
         address = NULL;
@@ -190,6 +196,9 @@ static void protect(orte_job_t *job, const char *port, const char *name, const c
     if (mca_errmgr_correlated_output_prints()) {
         for_each_app(job, "RUSTBTL_PRINTS", "1");
     }
+    snprintf(timeout, sizeof(timeout), "%.0f",
+             mca_errmgr_correlated_params.failure_timeout * 1000);
+    for_each_app(job, "RUSTBTL_FAILURE_TIMEOUT", timeout);
     free(uri);
     free(address);
     watch();

@@ -13,13 +13,9 @@
 #include "errmgr_correlated.h"
 #include "errmgr_correlated_pipe.h"
 
-#include <dirent.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 /* Between lines of a text from the coordinator. */
 #define TEXT_LINE_END '\x1f'
@@ -280,42 +276,6 @@ static void on_error(int fd, short flags, void *data)
         return;
     }
     stock_error(fd, flags, data);
-}
-
-/* Keepalive has no effect as long as data that was sent is not acknowledged; TCP_USER_TIMEOUT
- * limits that. Keepalive is set once more, since PRRTE sets its own before the job is known. */
-static void set_keepalive_of(int fd)
-{
-    const int options[][3] = {
-        { SOL_SOCKET, SO_KEEPALIVE, 1 },
-        { IPPROTO_TCP, TCP_KEEPIDLE, atoi(CORRELATED_KEEPALIVE_IDLE) },
-        { IPPROTO_TCP, TCP_KEEPINTVL, atoi(CORRELATED_KEEPALIVE_INTERVAL) },
-        { IPPROTO_TCP, TCP_KEEPCNT, atoi(CORRELATED_KEEPALIVE_PROBES) },
-        { IPPROTO_TCP, TCP_USER_TIMEOUT, CORRELATED_USER_TIMEOUT_MS },
-    };
-    int domain = 0;
-    socklen_t size = sizeof(domain);
-    if (0 != getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size)
-        || (AF_INET != domain && AF_INET6 != domain)) {
-        return;
-    }
-    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
-        (void) setsockopt(fd, options[i][0], options[i][1], &options[i][2], sizeof(int));
-    }
-}
-
-void mca_errmgr_correlated_set_keepalive(void)
-{
-    DIR *folder = opendir("/proc/self/fd");
-    if (NULL == folder) {
-        return;
-    }
-    /* Open MPI does not show which connections are to daemons. Others of mpirun stay on its host,
-     * where they are never unreachable for so long. */
-    for (struct dirent *entry = readdir(folder); NULL != entry; entry = readdir(folder)) {
-        set_keepalive_of(atoi(entry->d_name));
-    }
-    closedir(folder);
 }
 
 void mca_errmgr_correlated_loss_watch(bool (*failover)(void))

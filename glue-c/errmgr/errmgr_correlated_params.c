@@ -12,6 +12,8 @@ mca_errmgr_correlated_params_t mca_errmgr_correlated_params = { .checkpoints_kep
                                                                 .recover = true,
                                                                 .notices = true,
                                                                 .overhead_max = 3,
+                                                                .failure_timeout =
+                                                                    CORRELATED_FAILURE_TIMEOUT,
                                                                 .image_replicas = 1,
                                                                 .spare_nodes = 2 };
 
@@ -128,6 +130,11 @@ void mca_errmgr_correlated_register_params(void)
              "The job survives the failure of programs and nodes: their ranks are rolled back to "
              "their last checkpoint, on other nodes if need be. 0: the job ends, as with stock "
              "Open MPI.");
+    (void) variable("failure_timeout", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3,
+             &p->failure_timeout,
+             "Seconds, 2 to 600. A node from which nothing has come for so long has failed, and "
+             "its ranks are restarted elsewhere. If nothing comes from any other node, mpirun's "
+             "own node is cut off: the job waits until it is not.");
     (void) variable("notices", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_3, &p->notices,
              "A line on standard error after each recovery: which ranks failed, the checkpoint "
              "and the node on which they run again, and how long it took. 0: none.");

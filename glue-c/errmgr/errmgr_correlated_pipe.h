@@ -17,6 +17,8 @@
 #define RUSTBTL_SETUP_REPLICAS "copies"
 #define RUSTBTL_SETUP_RECOVER "recover"
 #define RUSTBTL_SETUP_NOTICES "notices"
+/* In milliseconds. */
+#define RUSTBTL_SETUP_FAILURE_TIMEOUT "failure_timeout"
 #define RUSTBTL_SETUP_PRINTS "prints"
 /* In place of a coordinator that has failed: job, port, secret. */
 #define RUSTBTL_SETUP_FAILOVER "again"
@@ -39,6 +41,9 @@
 #define RUSTBTL_KEY_STOCK "stock"
 /* Output of a rank that has no daemon: rank, stream, offset, bytes in hexadecimal. */
 #define RUSTBTL_KEY_PRINT "print"
+/* Answer with "quiet". End this connection, the node behind it has failed. */
+#define RUSTBTL_KEY_MEASURE "measure"
+#define RUSTBTL_KEY_CUT "cut"
 
 /* To the coordinator: how much of a rank's output has come through its lost daemon. */
 #define RUSTBTL_KEY_CAME "came"
@@ -50,5 +55,7 @@
 /* A node is lost. A guardian has ended as if by a signal. */
 #define RUSTBTL_KEY_LOST "lost"
 #define RUSTBTL_KEY_GUARDIAN "guardian"
+/* Connections to other hosts: how many, how many are silent, and these. */
+#define RUSTBTL_KEY_QUIET "quiet"
 
 #endif

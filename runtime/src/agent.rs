@@ -14,7 +14,7 @@ use crate::agent::guardians::{GuardianLink, is_for_own_rank, retain_youngest};
 use crate::agent::image_sender::{ImageSender, Replication};
 use crate::agent::replica::AgentReplica;
 use crate::auth;
-use crate::auth::{Host, Secret};
+use crate::auth::{Host, NoConnection, Secret};
 use crate::guardian::images;
 use crate::link::{Link, LinkError};
 use crate::listen::hosts_towards;
@@ -24,6 +24,7 @@ use crate::node::NodeDirectory;
 use crate::os;
 use crate::os::Poll;
 use crate::settings;
+use crate::settings::FailureTimeout;
 use rustbtl_coordination::control::{FromNode, ToNode};
 use std::collections::BTreeMap;
 use std::env;
@@ -34,10 +35,6 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Between two heartbeats.
-pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
-/// Without a message for so long the coordinator has failed: its host may have failed with it.
-const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(20);
 /// For one address of the coordinator.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How often all addresses are tried.
@@ -58,6 +55,8 @@ struct Agent {
     own_addresses: Vec<SocketAddr>,
     /// Since when there is no guardian.
     idle_since: Instant,
+    /// Programs of this node are suspended: the coordinator's node is silent.
+    suspended: bool,
 }
 
 /// Where this node keeps images, its own and replicas of others.
@@ -83,13 +82,15 @@ impl Storage {
 struct CoordinatorAccess {
     secret: Secret,
     addresses: Vec<SocketAddr>,
+    timeout: FailureTimeout,
 }
 
 fn coordinator_access() -> Option<CoordinatorAccess> {
     let secret = settings::unhex(&env::var(settings::SECRET).ok()?)?;
     let hosts = env::var(settings::COORDINATOR).ok()?;
     let addresses = hosts.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
-    Some(CoordinatorAccess { secret, addresses })
+    let timeout = FailureTimeout::read(env::var(settings::FAILURE_TIMEOUT).ok().as_deref());
+    Some(CoordinatorAccess { secret, addresses, timeout })
 }
 
 /// Runs the agent. Returns early in the process that was started: as soon as guardians can connect.
@@ -122,6 +123,7 @@ pub fn run(path: &Path, local: Option<&Path>) -> Result<(), String> {
         storage,
         own_addresses,
         idle_since,
+        suspended: false,
     };
     match first_connection(&access) {
         Ok(coordinator) => agent.serve_coordinators(coordinator, &access),
@@ -145,11 +147,12 @@ enum ServeEnd {
     ConnectionLost,
 }
 
-fn connect(access: &CoordinatorAccess) -> Result<Connection, String> {
+fn connect(access: &CoordinatorAccess) -> Result<Connection, NoConnection> {
     let to = &access.addresses;
     let stream = auth::connect(Host::Coordinator, to, &access.secret, CONNECT_TIMEOUT)?;
     let own = stream.local_addr().ok();
-    Ok((Link::new(stream).map_err(|error| error.to_string())?, own))
+    let link = Link::new(stream).map_err(|error| NoConnection::of(error.to_string()))?;
+    Ok((link, own))
 }
 
 fn first_connection(access: &CoordinatorAccess) -> Result<Connection, String> {
@@ -160,7 +163,7 @@ fn first_connection(access: &CoordinatorAccess) -> Result<Connection, String> {
         }
         match connect(access) {
             Ok(connection) => return Ok(connection),
-            Err(why) => problem = why,
+            Err(why) => problem = why.reason,
         }
     }
     Err(format!(
@@ -217,7 +220,7 @@ impl Agent {
             if core::mem::replace(&mut failover, true) {
                 good &= self.reregister_guardians(link);
             }
-            match if good { self.serve(link) } else { ServeEnd::ConnectionLost } {
+            match if good { self.serve(link, access.timeout) } else { ServeEnd::ConnectionLost } {
                 ServeEnd::Idle => return,
                 ServeEnd::CoordinatorExits => return self.refuse_guardians(""),
                 ServeEnd::ConnectionLost => match self.reconnect(access) {
@@ -246,15 +249,22 @@ impl Agent {
         all.into_iter().all(|id| self.handle_guardian(id, coordinator))
     }
 
-    /// To the coordinator that takes over. None: nobody needs it any more.
+    /// To the coordinator that takes over, or to the same one after a cut of the network. None:
+    /// nobody needs it any more. While its host does not answer at all nobody knows what became of
+    /// it: that time does not count. The guardians end with their daemon, which does not wait for
+    /// ever, and the agent with them.
     fn reconnect(&mut self, access: &CoordinatorAccess) -> Result<Option<Connection>, String> {
-        let until = Instant::now() + FAILOVER_TIMEOUT;
+        let mut until = Instant::now() + FAILOVER_TIMEOUT;
         self.idle_since = Instant::now();
         loop {
             let problem = match connect(access) {
                 Ok(connection) => return Ok(Some(connection)),
                 Err(problem) => problem,
             };
+            if problem.is_silence {
+                until = Instant::now() + FAILOVER_TIMEOUT;
+            }
+            let problem = problem.reason;
             self.accept();
             self.guardians.retain(|_, guardian| guardian.link.read().is_ok());
             if self.is_done() {
@@ -271,7 +281,27 @@ impl Agent {
         }
     }
 
-    fn serve(&mut self, coordinator: &mut Link) -> ServeEnd {
+    /// A node that does not hear the coordinator's may be taken for failed. Its programs are
+    /// suspended before that: what they do afterwards would be done twice, and others could see it
+    /// in files. A heartbeat is on its way at any time: the other kernel has something to
+    /// acknowledge.
+    fn suspend_in_silence(&mut self, coordinator: &Link, timeout: FailureTimeout) {
+        let silence = os::silence(coordinator.fd()).unwrap_or_default();
+        if silence >= timeout.suspension() {
+            self.suspend(true);
+        } else if silence < timeout.suspension() / 2 {
+            self.suspend(false);
+        }
+    }
+
+    fn suspend(&mut self, suspended: bool) {
+        if core::mem::replace(&mut self.suspended, suspended) != suspended {
+            tracing::warn!("programs of this node are suspended: {suspended}");
+            self.forward(&ToNode::Suspend { suspended });
+        }
+    }
+
+    fn serve(&mut self, coordinator: &mut Link, timeout: FailureTimeout) -> ServeEnd {
         let (mut beat_at, mut received_at, mut count) = (Instant::now(), Instant::now(), 0);
         // From here on: guardians that came while this agent connected are accepted at once.
         self.idle_since = Instant::now();
@@ -292,8 +322,9 @@ impl Agent {
                 return ServeEnd::Idle;
             }
             if Instant::now() >= beat_at {
+                self.suspend_in_silence(coordinator, timeout);
                 count += 1;
-                beat_at = Instant::now() + HEARTBEAT_INTERVAL;
+                beat_at = Instant::now() + timeout.heartbeat_interval();
                 if coordinator.send(&FromNode::Heartbeat { count }).is_err() {
                     return ServeEnd::ConnectionLost;
                 }
@@ -316,7 +347,7 @@ impl Agent {
                     return end;
                 }
             }
-            if received_at.elapsed() > HEARTBEAT_TIMEOUT {
+            if received_at.elapsed() > timeout.coordinator_silence() {
                 return ServeEnd::ConnectionLost;
             }
         }

@@ -5,7 +5,7 @@ use rustbtl_coordination::handshake::{
     self, CHALLENGE, CLIENT, CONTROL, HELLO, Names, PROOF, Refusal, Verdict, WELCOME,
 };
 use rustbtl_fragments::ids::PeerId;
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -66,9 +66,41 @@ impl From<Refusal> for AuthError {
     }
 }
 
+impl AuthError {
+    /// Nobody has answered, not even the kernel. (A read that takes too long is `WouldBlock`.)
+    fn is_silence(&self) -> bool {
+        let silence =
+            [ErrorKind::TimedOut, ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable];
+        matches!(self, Self::Io(error) if silence.contains(&error.kind()))
+    }
+}
+
 fn names(from: PeerId, to: PeerId) -> io::Result<Names> {
     let (version, nonce) = (CONTROL, os::random()?);
     Ok(Names { version, from, to, incarnation: 0, generation: 0, nonce })
+}
+
+/// Why there is no connection to a host.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct NoConnection {
+    /// For people: of each address.
+    pub reason: String,
+    /// Nothing answers at any of its addresses, and nothing refuses: it is off, or cut off.
+    pub is_silence: bool,
+}
+
+impl From<NoConnection> for String {
+    fn from(problem: NoConnection) -> Self {
+        problem.reason
+    }
+}
+
+impl NoConnection {
+    /// For another reason than silence.
+    pub fn of(reason: String) -> Self {
+        Self { reason, is_silence: false }
+    }
 }
 
 /// Connects to a host at one of its addresses; each may take `timeout`.
@@ -77,15 +109,18 @@ pub fn connect(
     addresses: &[SocketAddr],
     secret: &Secret,
     timeout: Duration,
-) -> Result<TcpStream, String> {
-    let mut problems = Vec::new();
+) -> Result<TcpStream, NoConnection> {
+    let (mut problems, mut is_silence) = (Vec::new(), !addresses.is_empty());
     for address in addresses {
         match connect_to(host, address, secret, timeout) {
             Ok(stream) => return Ok(stream),
-            Err(problem) => problems.push(format!("{address}: {problem}")),
+            Err(problem) => {
+                is_silence &= problem.is_silence();
+                problems.push(format!("{address}: {problem}"));
+            }
         }
     }
-    Err(problems.join("; "))
+    Err(NoConnection { reason: problems.join("; "), is_silence })
 }
 
 fn connect_to(
@@ -243,7 +278,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let server = thread::spawn(move || serve(listener, ours));
         let client = connect(host, &[address], &theirs, TIMEOUT).map(drop);
-        (server.join().unwrap(), client)
+        (server.join().unwrap(), client.map_err(String::from))
     }
 
     #[test]

@@ -201,6 +201,7 @@ fn start_agent(settings: &Settings, path: &Path) -> io::Result<()> {
     let hosts: Vec<String> = settings.coordinator.iter().map(ToString::to_string).collect();
     agent.env(settings::JOB, &settings.job).env(settings::SECRET, settings::hex(&settings.secret));
     agent.env(settings::COORDINATOR, hosts.join(" "));
+    agent.env(settings::FAILURE_TIMEOUT, settings.failure_timeout.text());
     // What Open MPI reads from here must end with the program, not with the agent.
     agent.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let output = agent.output()?;

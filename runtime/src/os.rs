@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt}
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A process id.
 pub type Pid = libc::pid_t;
@@ -332,14 +332,17 @@ fn set_limit_of_files(limit: &libc::rlimit) -> io::Result<()> {
     check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) }).map(drop)
 }
 
-/// Has the kernel notice a node that fails without closing its connections, as mpirun's component
-/// does with its daemons (CORRELATED_SILENCE in glue-c).
+/// Has the kernel notice a node that fails without closing its connections. As with mpirun's
+/// connections to daemons (`CORRELATED_USER_TIMEOUT_MS` in glue-c) that takes minutes: whether a
+/// silent node has failed is decided before, by the coordinator (docs/adr/0030); and it is soon
+/// known that the other end has gone, when it can be reached again.
 pub fn enable_keepalive(socket: &impl AsRawFd) -> io::Result<()> {
     let options = [
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 2),
         (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 1),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 2),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 127),
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 480_000),
     ];
     for (level, name, value) in options {
         let value: libc::c_int = value;
@@ -349,6 +352,19 @@ pub fn enable_keepalive(socket: &impl AsRawFd) -> io::Result<()> {
         check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, at, size) })?;
     }
     Ok(())
+}
+
+/// For how long the other host of a TCP connection has not answered, not even its kernel.
+pub fn silence(socket: RawFd) -> Option<Duration> {
+    // SAFETY: all-zero is valid; it is filled below.
+    let mut info: libc::tcp_info = unsafe { core::mem::zeroed() };
+    let mut size = size_of_val(&info) as libc::socklen_t;
+    let at = (&raw mut info).cast();
+    // SAFETY: room for the struct, and its size.
+    let got =
+        unsafe { libc::getsockopt(socket, libc::IPPROTO_TCP, libc::TCP_INFO, at, &raw mut size) };
+    check(got).ok()?;
+    Some(Duration::from_millis(info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv).into()))
 }
 
 /// Makes reading from it non-blocking.

@@ -10,6 +10,7 @@ use std::fmt::{self, Display, Formatter};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 /// Name of the job.
 pub const JOB: &str = "RUSTBTL_JOB";
@@ -42,10 +43,21 @@ pub const GUARDIAN_FD_NUMBER: i32 = 199;
 pub const UNDO: &str = "RUSTBTL_UNDO";
 /// Where the node's directory goes, if not into the session's.
 pub const TMP: &str = "RUSTBTL_TMP";
+/// Milliseconds after which a silent node counts as failed.
+pub const FAILURE_TIMEOUT: &str = "RUSTBTL_FAILURE_TIMEOUT";
+/// What it is, if nobody has chosen another.
+pub const FAILURE_TIMEOUT_MS: u64 = 4000;
+/// What may be chosen: probes by the kernel are a second apart at least.
+pub const FAILURE_TIMEOUTS_MS: std::ops::RangeInclusive<u64> = 2000..=600_000;
+/// Heartbeats in this time.
+const HEARTBEATS: u32 = 8;
+/// An agent tries to connect again when nothing was received for so many times as long.
+const AGENT_PATIENCE: u32 = 5;
 /// Tests: folder with the points at which guardians wait (`guardian/failpoints.rs`).
 pub const FAILPOINTS: &str = "RUSTBTL_FAILPOINTS";
 /// All of them: programs see only the last.
-pub const ALL: [&str; 14] = [
+pub const ALL: [&str; 15] = [
+    FAILURE_TIMEOUT,
     FAILPOINTS,
     ALONE,
     PRINTED,
@@ -61,6 +73,49 @@ pub const ALL: [&str; 14] = [
     TMP,
     GUARDIAN_FD,
 ];
+
+/// How long a silent node is waited for, and what follows from that for processes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FailureTimeout(Duration);
+
+impl FailureTimeout {
+    /// Of so many milliseconds; those that nobody can choose are the default.
+    pub fn from_ms(ms: u64) -> Self {
+        let valid = FAILURE_TIMEOUTS_MS.contains(&ms);
+        Self(Duration::from_millis(if valid { ms } else { FAILURE_TIMEOUT_MS }))
+    }
+
+    /// As a variable of the environment has it.
+    pub fn read(text: Option<&str>) -> Self {
+        Self::from_ms(text.and_then(|text| text.parse().ok()).unwrap_or(FAILURE_TIMEOUT_MS))
+    }
+
+    /// As a variable of the environment.
+    pub fn text(self) -> String {
+        self.0.as_millis().to_string()
+    }
+
+    /// A node that was silent for so long has failed.
+    pub fn silence(self) -> Duration {
+        self.0
+    }
+
+    /// Programs of a node that hears nothing from the coordinator's are suspended from then on:
+    /// before others take their ranks.
+    pub fn suspension(self) -> Duration {
+        self.0 * 3 / 4
+    }
+
+    /// Between two heartbeats.
+    pub fn heartbeat_interval(self) -> Duration {
+        self.0 / HEARTBEATS
+    }
+
+    /// An agent that has received nothing from its coordinator for so long tries to connect again.
+    pub fn coordinator_silence(self) -> Duration {
+        self.0 * AGENT_PATIENCE
+    }
+}
 
 /// What a guardian has to know.
 #[derive(Clone, PartialEq, Eq)]
@@ -85,6 +140,8 @@ pub struct Settings {
     pub printed: Option<Printed>,
     /// mpirun prints what ranks without a daemon of its own print.
     pub prints: bool,
+    /// How long a silent node is waited for.
+    pub failure_timeout: FailureTimeout,
     /// Whom to guard.
     pub rank: PeerId,
     /// Ranks of the job.
@@ -136,6 +193,7 @@ impl Settings {
         };
         let alone = text(ALONE).is_some_and(|alone| alone == "1");
         let prints = text(PRINTS).is_some_and(|prints| prints == "1");
+        let failure_timeout = FailureTimeout::read(text(FAILURE_TIMEOUT).as_deref());
         Ok(Self {
             job,
             secret,
@@ -147,6 +205,7 @@ impl Settings {
             local,
             printed,
             prints,
+            failure_timeout,
             rank,
             size,
             tmp,
@@ -313,6 +372,28 @@ mod tests {
         assert_eq!(addresses("77"), Some(text(&["127.0.0.1:77"])));
         assert_eq!(addresses("77 nonsense;tcp://;x://:"), Some(text(&["127.0.0.1:77"])));
         assert_eq!(addresses("seven"), None);
+    }
+
+    #[test]
+    fn all_times_follow_from_the_failure_timeout() {
+        let usual = FailureTimeout::read(None);
+        let ms = Duration::from_millis;
+        assert_eq!(usual.silence(), ms(4000));
+        assert_eq!(
+            (usual.heartbeat_interval(), usual.coordinator_silence()),
+            (ms(500), ms(20_000))
+        );
+        let long = FailureTimeout::read(Some("60000"));
+        assert_eq!((long.silence(), long.suspension()), (ms(60_000), ms(45_000)));
+        assert_eq!(FailureTimeout::read(Some(&long.text())), long);
+        for nobody_chooses in ["", "x", "0", "1999", "600001", "-1"] {
+            assert_eq!(FailureTimeout::read(Some(nobody_chooses)), usual, "{nobody_chooses}");
+        }
+        for choosable in [*FAILURE_TIMEOUTS_MS.start(), *FAILURE_TIMEOUTS_MS.end()] {
+            let timeout = FailureTimeout::from_ms(choosable);
+            // Programs are suspended before others take their ranks, by a heartbeat at least.
+            assert!(timeout.suspension() + timeout.heartbeat_interval() < timeout.silence());
+        }
     }
 
     #[test]

@@ -149,7 +149,7 @@ fn a_peer_without_the_secret_stores_nothing() {
     job.wait_until_ready();
     let address = address(&job, "n1");
     let refused = auth::connect(Host::ReplicaServer, &[address], &[7; 32], TIMEOUT).unwrap_err();
-    assert!(refused.contains("secret"), "{refused}");
+    assert!(refused.reason.contains("secret"), "{refused}");
     // One that skips the handshake.
     let mut stream = TcpStream::connect(address).expect("a connection");
     send(&mut stream, &[begin(), ToReplicaServer::File { part: 0, bytes: 0 }]);

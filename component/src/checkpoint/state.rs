@@ -11,6 +11,7 @@ use rustbtl_coordination::quiescence::Quiescence;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use rustbtl_process::freeze::{Freezer, FrozenChild};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Where the checkpoint thread is in MPI_Finalize.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +26,7 @@ pub(crate) enum Ending {
 /// See the module's documentation.
 pub(crate) struct Checkpoint {
     pub(crate) shared: &'static Shared,
-    pub(crate) guardian: Guardian,
+    pub(crate) guardian: Arc<Guardian>,
     pub(crate) transport_setup: TransportSetup,
     pub(crate) quiescence: Quiescence,
     pub(crate) members: Vec<PeerId>,

@@ -41,6 +41,7 @@ use rustbtl_fragments::ids::{PeerId, SetId};
 use rustbtl_process::freeze::Freezer;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// How often MPI_Init is asked whether it is over.
 pub(crate) const INIT_POLL_MS: i32 = 2;
@@ -112,9 +113,12 @@ pub fn start(
     let mut quiescence = Quiescence::new(me, &members);
     crate::checkpoint::set_counters::choose(&mut quiescence, &driver, &members);
     drop(driver);
+    let guardian = Arc::new(guardian);
+    let for_program = Arc::clone(&guardian);
     let signals = CheckpointSignals {
         wake,
         requests: CheckpointRequests::default(),
+        send: Box::new(move |message| for_program.send(message).is_ok()),
         restarts: AtomicU32::new(0),
         fence: AtomicBool::new(false),
         nearly_full: AtomicBool::new(false),

@@ -1,8 +1,8 @@
 //! When a rank that waits on an oversubscribed node sleeps instead of yielding its processor.
 //!
-//! A rank that yields runs again after microseconds, and where several do, the kernel lets them take
-//! turns for long before it runs somebody who has work: the coordinator, for whose answer they
-//! wait, got a processor for 1 ms in 300 (Linux 6.18, four ranks that yield on a processor). So
+//! A rank that yields runs again after microseconds, and where several do, the kernel lets them
+//! take turns for long before it runs somebody who has work: the coordinator, for whose answer they
+//! wait, got a processor for 1 ms in 300 (Linux 6.18, three ranks that yield on a processor). So
 //! who has yielded for a while sleeps, for a part of the time that it has waited already: what it
 //! waits for comes later by that part at most.
 

@@ -236,8 +236,8 @@ impl Driver {
         happened
     }
 
-    /// Nothing has happened in a poll of a waiting loop on an oversubscribed node: how long to sleep, and
-    /// until which descriptors are readable. `None`: yield.
+    /// Nothing has happened in a poll of a waiting loop on an oversubscribed node: how long to
+    /// sleep, and until which descriptors are readable. `None`: yield.
     #[inline]
     pub fn pause(&mut self) -> Option<Sleep> {
         let ns = self.backoff.pause(now_ns(), thread_ns)?;

@@ -434,7 +434,10 @@ impl Host for EngineHost {
 
     fn payload_mismatch(&mut self, from: PeerId, what: PayloadMismatch) {
         let problem = format!("{} sends again, and not the same: {what}", self.describe(from));
-        self.glue.fatal("divergence", &[&problem]);
+        // What it repeats is dropped here: this process goes on until it is rolled back.
+        if !core::mem::replace(&mut self.record.divergence_reported, true) {
+            self.report_divergence(PeerId(self.peers.name(from).rank), &problem);
+        }
     }
 
     fn log_acknowledged(&mut self, to: PeerId, received: &ReceivedVector) {

@@ -20,6 +20,7 @@ use crate::determinants::set_order::{
 use crate::engine::driver_state::Driver;
 use crate::engine::host::EngineHost;
 use crate::sync::checkpoint_signals;
+use crate::sync::checkpoint_signals::report_divergence;
 use crate::transports::set_memory::Entry;
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::determinants::{
@@ -27,10 +28,14 @@ use rustbtl_coordination::determinants::{
 };
 use rustbtl_fragments::ids::{MessageName, PeerId, ReceiveName};
 use rustbtl_fragments::send_gate::{Marks, Recorded};
+use std::time::Duration;
 
 /// So many dates that wait to be sent to the log need no allocation: signal handlers may read them.
 /// A program that reads the date without end records some twenty a second.
 const DATES_ROOM: usize = 1024;
+
+/// No rollback takes longer; if none comes the job ends.
+const ROLLBACK_MAX: Duration = Duration::from_secs(600);
 
 impl EngineHost {
     /// Local index of the first of these ranks, if all of them share the memory of this node.
@@ -150,10 +155,26 @@ impl EngineHost {
         }
     }
 
-    /// End the job: the replay diverged.
-    #[cold]
     fn diverged(&self, divergence: &Divergence) -> ! {
-        self.glue.fatal("divergence", &[&divergence.to_string()])
+        self.replay_diverged(&divergence.to_string())
+    }
+
+    /// The replay diverged. This thread goes no further, and keeps the engine: nothing that others
+    /// must not see leaves the process. The coordinator has all ranks rolled back, which ends this
+    /// process, or ends the job.
+    #[cold]
+    pub fn replay_diverged(&self, problem: &str) -> ! {
+        self.report_divergence(PeerId(self.peers.rank()), problem);
+        std::thread::sleep(ROLLBACK_MAX);
+        self.glue.fatal("divergence", &[problem])
+    }
+
+    /// The coordinator has all ranks rolled back; if it cannot be told the job ends.
+    #[cold]
+    pub(crate) fn report_divergence(&self, of: PeerId, problem: &str) {
+        if !report_divergence(of, problem) {
+            self.glue.fatal("divergence", &[problem]);
+        }
     }
 }
 

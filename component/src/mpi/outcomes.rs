@@ -59,7 +59,7 @@ pub unsafe extern "C" fn rustbtl_nondet_call(
         ReplayDecision::Await(Outcome::Requests(list)) => {
             if list.len() > room as usize || list.iter().any(|&index| index >= room) {
                 let message = format!("{question} gave {list:?}, there are {room} requests");
-                driver.host.glue.fatal("divergence", &[&message]);
+                driver.host.replay_diverged(&message);
             }
             if !list.is_empty() {
                 // SAFETY: no longer than `room`.

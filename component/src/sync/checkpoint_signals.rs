@@ -4,13 +4,19 @@
 use crate::os::wake::Wake;
 use crate::sync::checkpoint_requests::{CheckpointRequest, CheckpointRequests};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use rustbtl_coordination::control::{CheckpointId, ReplayBlocker};
+use rustbtl_coordination::control::{CheckpointId, FromRank, ReplayBlocker};
+use rustbtl_fragments::ids::PeerId;
 use std::sync::OnceLock;
+
+/// Sends the guardian a message, from any thread; false: it has gone.
+pub(crate) type SendToGuardian = Box<dyn Fn(&FromRank) -> bool + Send + Sync>;
 
 /// What the program's threads need of the checkpoint thread.
 pub(crate) struct CheckpointSignals {
     pub(crate) wake: Wake,
     pub(crate) requests: CheckpointRequests,
+    /// For what cannot wait for the checkpoint thread: it may wait for the engine.
+    pub(crate) send: SendToGuardian,
     /// How often the process was restored.
     pub(crate) restarts: AtomicU32,
     /// The program waits in MPI_Finalize.
@@ -47,6 +53,13 @@ pub fn mark_not_replayable(reason: &'static str, blocker: ReplayBlocker) {
     {
         signals.wake.ring();
     }
+}
+
+/// In replay this rank does something else than before, or another one has sent something else.
+/// False: nobody can be told.
+pub fn report_divergence(of: PeerId, problem: &str) -> bool {
+    let diverged = || FromRank::Diverged { rank: of, problem: problem.to_owned() };
+    SIGNALS.get().is_some_and(|signals| (signals.send)(&diverged()))
 }
 
 /// The program wants a checkpoint; returns as the request says. Not while a lock of ours is held.

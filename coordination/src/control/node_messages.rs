@@ -265,6 +265,12 @@ class 4 ToNode {
     /// From the agent: failover; the new coordinator has to learn who the rank is. A checkpoint
     /// that the one before has ordered will not be.
     8 Reregister {},
+    /// From the agent: the coordinator's node is silent, and may be about to have the rank
+    /// restarted elsewhere. Its program is suspended until the node is heard again.
+    9 Suspend {
+        /// False: it goes on.
+        suspended: bool,
+    },
     /// End the program if it runs, and restart it from its image.
     30 Restore {
         /// For the guardian of this rank.

@@ -153,6 +153,14 @@ class 1 FromRank {
         /// Which other rollback is impossible.
         blocker: ReplayBlocker,
     },
+    /// In its replay a rank does something else than before its failure. It goes no further, and
+    /// waits for a global rollback.
+    46 Diverged {
+        /// Which: the sender, or one whose message is not what it had sent before.
+        rank: PeerId,
+        /// What it does, and what it did.
+        problem: String,
+    },
     /// The payload log costs the program more than it may, or is on its way to its budget and no
     /// checkpoint is wanted for it: suspend logging towards `set`.
     12 LoggingOverBudget {

@@ -106,17 +106,19 @@ static void set_fork_agent(void)
     opal_argv_free(users);
 }
 
-/* Nothing comes from a node that loses its power or its network. Open MPI would detect that after 8
- * minutes, on both sides; now it is 4 seconds. Its component oob/tcp is opened after us. */
+/* Nothing comes from a node that loses its power or its network: its kernel is asked often whether
+ * it is there. Open MPI's component oob/tcp is opened after us. */
 static void set_keepalive_defaults(void)
 {
-    static const char *const values[][2] = {
-        { "OMPI_MCA_oob_tcp_keepalive_time", CORRELATED_KEEPALIVE_IDLE },
-        { "OMPI_MCA_oob_tcp_keepalive_intvl", CORRELATED_KEEPALIVE_INTERVAL },
-        { "OMPI_MCA_oob_tcp_keepalive_probes", CORRELATED_KEEPALIVE_PROBES },
-    };
+    static const char *const names[] = { "OMPI_MCA_oob_tcp_keepalive_time",
+                                         "OMPI_MCA_oob_tcp_keepalive_intvl",
+                                         "OMPI_MCA_oob_tcp_keepalive_probes" };
+    const int interval = mca_errmgr_correlated_probe_interval();
+    const int values[] = { interval, interval, CORRELATED_PROBES_MAX };
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
-        setenv(values[i][0], values[i][1], 0);
+        char text[16];
+        snprintf(text, sizeof(text), "%d", values[i]);
+        setenv(names[i], text, 0);
     }
 }
 
@@ -266,11 +268,28 @@ static void on_error(int fd, short flags, void *data)
 
 static orte_state_cbfunc_t stock_local_launch = NULL;
 
-/* Programs run, so the connections exist. A daemon that loses its network while it sends output of
- * ranks would stay, with them, for a quarter of an hour. */
+static opal_event_t carrier_timer;
+
+static void on_carrier_timer(int fd, short flags, void *unused)
+{
+    const struct timeval next = { .tv_sec = mca_errmgr_correlated_probe_interval() };
+    (void) fd;
+    (void) flags;
+    (void) unused;
+    mca_errmgr_correlated_silence_end_without_carrier();
+    opal_event_evtimer_add(&carrier_timer, &next);
+}
+
+/* Programs run, so the connections exist. */
 static void on_local_launch(int fd, short flags, void *data)
 {
+    static bool watched = false;
     mca_errmgr_correlated_set_keepalive();
+    if (!watched) {
+        watched = true;
+        opal_event_evtimer_set(orte_event_base, &carrier_timer, on_carrier_timer, NULL);
+        on_carrier_timer(-1, 0, NULL);
+    }
     stock_local_launch(fd, flags, data);
 }
 

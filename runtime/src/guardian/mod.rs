@@ -120,6 +120,8 @@ struct Guardian {
     via_daemon: Option<[u64; STREAMS]>,
     /// Positions of its output that were forwarded, as they were reported last.
     reported_output: [u64; STREAMS],
+    /// The program is suspended: its node may be cut off.
+    suspended: bool,
     /// Orted has ordered the program to end: because the job ends, or because orted itself does.
     ending: bool,
     /// Guardians of ranks whose node is lost: this one stays as long as they do.
@@ -226,6 +228,7 @@ fn guard(
         restarted: false,
         via_daemon,
         reported_output: [0; STREAMS],
+        suspended: false,
         ending: false,
         adopted: Vec::new(),
         ended: None,
@@ -509,6 +512,7 @@ impl Guardian {
             {
                 self.end_superseded(&reason)
             }
+            ToNode::Suspend { suspended } => self.suspend(suspended),
             ToNode::CoordinatorUnreachable { reason } => self.disable_protection(&reason),
             ToNode::Reregister {} => {
                 self.rank.abort_checkpoint("the job's coordinator has ended");
@@ -520,6 +524,7 @@ impl Guardian {
 
     /// The agent has failed: the open checkpoint is aborted, and another agent is started.
     fn lost_agent(&mut self) {
+        self.suspend(false);
         self.rank.abort_checkpoint("the agent of this node has failed");
         if self.agents_left == 0 {
             self.disable_protection(
@@ -531,9 +536,17 @@ impl Guardian {
         self.connect_agent();
     }
 
+    /// Suspends the program, or has it go on.
+    fn suspend(&mut self, suspended: bool) {
+        if core::mem::replace(&mut self.suspended, suspended) != suspended {
+            self.signal(if suspended { libc::SIGSTOP } else { libc::SIGCONT });
+        }
+    }
+
     /// From now on the program runs unprotected.
     fn disable_protection(&mut self, reason: &str) {
         self.agent = AgentLink::None;
+        self.suspend(false);
         // Nobody will decide about a program that has failed.
         self.refuse_restart();
         if !reason.is_empty() {

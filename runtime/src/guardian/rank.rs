@@ -33,6 +33,8 @@ pub struct GuardedRank {
     replay_complete: bool,
     /// Why its set cannot be rolled back alone.
     not_replayable: BTreeMap<ReplayBlocker, FromRank>,
+    /// Its replay, or that of another one, has diverged; this program waits for its end.
+    diverged: Option<FromRank>,
     /// Checkpoint requests of its program without a result yet.
     requests: BTreeMap<u32, FromRank>,
     /// The checkpoint that it takes part in, until it is complete or aborted.
@@ -65,6 +67,7 @@ impl GuardedRank {
             may_finish: false,
             replay_complete: false,
             not_replayable: BTreeMap::new(),
+            diverged: None,
             requests: BTreeMap::new(),
             open_checkpoint: None,
             closed_upto: CheckpointId(0),
@@ -130,6 +133,7 @@ impl GuardedRank {
         let mut all: Vec<FromRank> = self.hello.clone().into_iter().collect();
         all.extend(self.not_replayable.values().cloned());
         all.extend(self.ready.then_some(FromRank::Ready {}));
+        all.extend(self.diverged.clone());
         all.extend(self.replay_complete.then_some(FromRank::ReplayComplete {}));
         all.extend(self.requests.values().cloned());
         all.extend(self.finishing.then_some(FromRank::Finishing {}));
@@ -193,6 +197,14 @@ impl GuardedRank {
             FromRank::ReplayPending { .. } => self.replay_complete = false,
             FromRank::NotReplayable { blocker, .. } => {
                 self.not_replayable.insert(*blocker, message.clone());
+            }
+            FromRank::Diverged { rank, problem } => {
+                if unprotected {
+                    // Nobody rolls it back.
+                    report!("rank {rank} did not repeat what it had done: {problem}");
+                    self.program.into_iter().for_each(|pid| os::kill(pid, libc::SIGABRT));
+                }
+                self.diverged = Some(message.clone());
             }
             FromRank::Finishing {} => {
                 self.finishing = true;
@@ -469,6 +481,7 @@ mod tests {
     #[test]
     fn fences_and_piggybacked_determinants_are_forwarded_and_not_repeated() {
         let settings = Settings {
+            failure_timeout: crate::settings::FailureTimeout::read(None),
             job: String::new(),
             secret: Default::default(),
             coordinator: Vec::new(),

@@ -111,6 +111,7 @@ impl Guardian {
             return;
         }
         let status = self.kill_program();
+        self.suspended = false;
         // The output so far is not lost, and not printed twice.
         if let Some(output) = &mut self.rank.output {
             output.drain();

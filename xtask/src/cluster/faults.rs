@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::job_events::JobEvents;
 use super::nodes::{self, Node};
+use super::partition::Partition;
 use super::signals::Sent;
 use super::stage::Stage;
 use super::victim::Victim;
@@ -29,6 +30,10 @@ pub enum Fault {
     KillGuardian(u32),
     /// The process of the job's coordinator is killed, and nothing else.
     KillCoordinator,
+    /// The network is cut for a while.
+    Partition(Partition),
+    /// It is whole again.
+    Heal(Partition),
     /// Somebody gets a signal.
     Signal(Sent),
 }
@@ -52,7 +57,10 @@ pub enum Moment {
 }
 
 /// Events at which something may break.
-const EVENTS: [&str; 17] = [
+const EVENTS: [&str; 20] = [
+    "network_cut",
+    "network_restored",
+    "replay_diverged",
     "checkpoint_aborted",
     "ready",
     "checkpoint_started",
@@ -245,6 +253,16 @@ impl Faults {
                 let node = get(nodes, number)?;
                 network::cut(number)?;
                 Ok(format!("cut node {} off", node.name))
+            }
+            Fault::Partition(partition) => {
+                let node = get(nodes, partition.node)?;
+                network::part(nodes, partition, true)?;
+                let lasts = partition.lasts.as_secs_f64();
+                Ok(format!("cut node {} ({:?}) for {lasts} s", node.name, partition.direction))
+            }
+            Fault::Heal(partition) => {
+                network::part(nodes, partition, false)?;
+                Ok(format!("node {} can be reached again", get(nodes, partition.node)?.name))
             }
             Fault::KillRank(rank) => {
                 self.job.read_on(ranks);

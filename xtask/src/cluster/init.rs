@@ -188,6 +188,9 @@ impl<'a> Events<'a> {
         let done =
             self.faults.strike(fault, self.nodes, self.job.stage, self.job.options.ranks())?;
         say!("cluster: {:.3} s: {done}", self.start.elapsed().as_secs_f64());
+        if let Fault::Partition(partition) = fault {
+            self.timeline.add(partition.lasts, Event::Break(Fault::Heal(partition)));
+        }
         if let Fault::Signal(sent) = fault
             && let Some((after, next)) = sent.then()
         {

@@ -16,6 +16,7 @@ mod mpirun;
 mod network;
 mod nodes;
 mod options;
+mod partition;
 mod processes;
 pub mod rsh;
 mod signals;

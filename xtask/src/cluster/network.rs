@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use super::nodes::Node;
 use super::options::NODES_MAX;
+use super::partition::{Direction, Partition};
 use crate::error::{Context, Result, fail, failure};
 use crate::paths;
 use crate::sys;
@@ -67,6 +68,43 @@ pub fn connect_login() -> Result<()> {
 /// and nobody is notified.
 pub fn cut(node: u32) -> Result<()> {
     ip(None, &format!("link set port{node} down\n")).context(|| format!("cutting n{node} off"))
+}
+
+/// Where nothing is: what is sent there is lost.
+const NOBODY: &str = "02:00:00:00:00:01";
+
+/// Begins a cut, or ends it.
+pub fn part(nodes: &[Node], partition: Partition, begin: bool) -> Result<()> {
+    let Partition { node, direction, .. } = partition;
+    let what = || format!("a cut of n{node}");
+    if direction == Direction::Off {
+        let state = if begin { "down" } else { "up" };
+        return ip(None, &format!("link set port{node} {state}\n")).context(what);
+    }
+    let with_v6 = Path::new("/proc/net/if_inet6").exists();
+    // In the neighbour table of one node: where others are.
+    let lose = |to: u32| {
+        let addresses = [Some(ipv4(to)), with_v6.then(|| ipv6(to))].into_iter().flatten();
+        let line = |address: String| match begin {
+            true => {
+                format!("neigh replace {address} lladdr {NOBODY} dev {INTERFACE} nud permanent\n")
+            }
+            false => format!("neigh del {address} dev {INTERFACE}\n"),
+        };
+        addresses.map(line).collect::<String>()
+    };
+    for at in 0..nodes.len() as u32 {
+        let (mute, own) = (direction == Direction::Mute, at == node);
+        let script: String = match own {
+            true if mute || direction == Direction::From => {
+                (0..nodes.len() as u32).filter(|&to| to != at).map(lose).collect()
+            }
+            false if mute || direction == Direction::To => lose(node),
+            _ => continue,
+        };
+        ip(Some(nodes[at as usize].namespaces[0].as_raw_fd()), &script).context(what)?;
+    }
+    Ok(())
 }
 
 /// Runs a list of `ip` commands, in the network namespace `place` if one is given.

@@ -11,6 +11,7 @@ use super::failpoint::Point;
 use super::faults::{
     AfterCheckpoint, AfterFinishing, AfterOrder, AfterReplication, AtEvent, Fault, Moment, Timed,
 };
+use super::partition::{Partition, PartitionAtEvent};
 use super::signals::SignalAtEvent;
 use super::timeline::{Event, Timeline};
 use super::victim::Victim;
@@ -129,6 +130,11 @@ pub struct ClusterOptions {
     /// The same when replicas of all images are on other nodes, for the K-th time
     #[arg(long, value_name = "I@K")]
     cut_node_after_replication: Vec<AfterReplication>,
+    /// Cut node I off for SECS when EVENT is logged for the K-th time. DIRECTION: off (its cable is
+    /// pulled), mute (nothing arrives either way, but its interface does not see that), to (nothing
+    /// reaches it), from (nothing that it sends arrives)
+    #[arg(long, value_name = "EVENT@K=DIRECTION:I+SECS")]
+    partition: Vec<PartitionAtEvent>,
     /// Send SIGNAL (TERM, INT, HUP, KILL, CONT; PAUSE: STOP, and CONT 2 s later) to WHO (mpirun,
     /// node:I, daemon:I, agent:I, slurmd:I, guardian:R, rank:R; or two with a + between) at such
     /// an event
@@ -192,7 +198,11 @@ impl ClusterOptions {
         self.interruption()?;
         for (_, fault) in self.faults() {
             match fault {
-                Fault::KillNode(node) | Fault::CutNode(node) if node >= self.all_nodes() => {
+                Fault::KillNode(node)
+                | Fault::CutNode(node)
+                | Fault::Partition(Partition { node, .. })
+                    if node >= self.all_nodes() =>
+                {
                     fail!("there is no node {node}: the last one is {}", self.all_nodes() - 1);
                 }
                 Fault::KillRank(rank) | Fault::KillGuardian(rank) if rank >= self.ranks() => {
@@ -324,7 +334,8 @@ impl ClusterOptions {
         let cuts = cuts.chain(late_cuts).chain(later_cuts);
         let events = self.kill_at_event.iter().map(|&AtEvent(at, fault)| (at, fault));
         let signals = self.signal_at_event.iter().map(|&SignalAtEvent(at, fault)| (at, fault));
-        let moments = self.in_the_middle().chain(events).chain(signals);
+        let partitions = self.partition.iter().map(PartitionAtEvent::fault);
+        let moments = self.in_the_middle().chain(events).chain(signals).chain(partitions);
         kills.chain(checkpoints).chain(ranks).chain(late).chain(cuts).chain(moments).collect()
     }
 

@@ -20,6 +20,7 @@ mod node_failure;
 mod node_names;
 mod one_sided;
 mod parameters;
+mod partitions;
 mod phase_failures;
 mod plan;
 mod programs;

@@ -5,6 +5,7 @@
 
 use super::guardians::ENDS;
 use super::job::{Outcome, TestJob};
+use super::local_storage;
 use super::mpi;
 use super::mpi::Over;
 use super::scratch::Scratch;
@@ -166,14 +167,18 @@ pub fn run(tier: &mut Tier) {
         // Late enough that others have much of what is done otherwise then.
         let faults = ["--mca", "vprotocol_correlated_record_clock", "0", "--kill-rank", "3@2"];
         match survives(&CLOCK, MILLISECONDS, (2, 2), &faults) {
-            Ok(_) => fail!("a rank did the same again by chance"),
             // The program sees it in what its neighbours have, or replay in its nondeterministic
-            // calls.
+            // calls: then all are rolled back.
             Err(Failure(reason)) if reason.contains("contradicts itself") => Ok(()),
-            Err(Failure(reason)) if reason.contains("replay diverges") => Ok(()),
+            Ok(events) if diverged(&events) => Ok(()),
+            Ok(_) => fail!("a rank did the same again by chance"),
             Err(other) => Err(other),
         }
     });
+    tier.check("live recovery: replay diverges, and again after that: 2 × 2", diverges);
+    let lost = "live recovery: a file that was on the lost node ends the job: 2 × 1";
+    tier.check(lost, || lost_file(false));
+    tier.check(&format!("{lost}, plain command"), || lost_file(true));
     // So that the check below is known to be one: nobody compares what differs.
     let killed = ["--kill-node-after-checkpoint", "1@1"];
     tier.check("live recovery: other messages than before, unnoticed: 3 × 1", || {
@@ -181,11 +186,8 @@ pub fn run(tier: &mut Tier) {
     });
     tier.check("live recovery: other messages than before are reported: 3 × 1", || {
         let checked = [&["--mca", "vprotocol_correlated_verify_sends", "1"], &killed[..]].concat();
-        match survives(&BY_PID, 3000, (3, 1), &checked) {
-            Ok(_) => fail!("nobody has noticed"),
-            Err(Failure(reason)) if reason.contains("sends again, and not the same") => Ok(()),
-            Err(other) => Err(other),
-        }
+        let events = survives(&BY_PID, 3000, (3, 1), &checked)?;
+        if diverged(&events) { Ok(()) } else { fail!("nobody has noticed") }
     });
     tier.check("live recovery: contents are checked, and are the same: 3 × 1", || {
         let checked = [&["--mca", "vprotocol_correlated_verify_sends", "1"], &killed[..]].concat();
@@ -249,6 +251,56 @@ pub fn survives(program: &Program, length: u64, shape: Shape, faults: &[&str]) -
     outcome.must(rolled_back > 0, "no set rolled back")?;
     must_be_clean(&outcome)?;
     Ok(events)
+}
+
+/// A replay has diverged, and all ranks were rolled back.
+fn diverged(events: &str) -> bool {
+    ["replay_diverged", "global_rollback"]
+        .iter()
+        .all(|event| events.contains(&format!("\"event\":\"{event}\"")))
+}
+
+/// A rank that does something else than before its failure has all rolled back, and the user reads
+/// which one, and what it did. When its set fails again, nothing is replayed.
+fn diverges() -> Result<()> {
+    let program = mpi::compile(&paths::root().join("tests/workloads/tests_by_clock.c"))?;
+    let program = program.display().to_string();
+    let scratch = Scratch::new("diverges")?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    let words = [program.as_str(), "4000"];
+    let known = workloads::hash(&TestJob::new(2, 2, &words).run()?)?;
+    let job = workloads::protected(TestJob::new(2, 2, &words), &checkpoints);
+    let job = job.with(&["--kill-rank", "3@1.5", "--kill-at-event", "replay_completed@2=rank:3"]);
+    let outcome = job.run()?;
+    outcome.must(outcome.code == 0, "the job failed")?;
+    outcome.must(workloads::hash(&outcome)? == known, "the answer is another one")?;
+    let events = workloads::events(&checkpoints)?;
+    let count = |event: &str| events.matches(&format!("\"event\":\"{event}\"")).count();
+    outcome.must(count("replay_diverged") == 1, "it should diverge once")?;
+    outcome.must(count("global_rollback") == 2, "there should be two global rollbacks")?;
+    let said = outcome.stderr.contains("on n1 did not repeat what it had done: replay diverges");
+    outcome.must(said, "the user should read who has done what")?;
+    must_be_clean(&outcome)
+}
+
+/// A rank holds a file of its node open, and the node is lost: it can be restored nowhere.
+fn lost_file(plain: bool) -> Result<()> {
+    let program = mpi::compile(&paths::root().join("tests/workloads/holds_file.c"))?;
+    let program = program.display().to_string();
+    let scratch = Scratch::new("lost-file")?;
+    let file = "/dev/shm/held";
+    let job = TestJob::new(2, 1, &[program.as_str(), "100000", file, "1"]);
+    let mut job = match plain {
+        true => local_storage::plain(job, &scratch),
+        false => workloads::protected(job, &workloads::checkpoint_folder(&scratch)?),
+    };
+    job.seconds = 60;
+    let outcome = job.with(&["--kill-node-after-checkpoint", "1@1"]).run()?;
+    outcome.must(![0, 124].contains(&outcome.code), "the job should end with an error")?;
+    for text in ["rank 1 ", file, "on node n0", "in a folder that all nodes share"] {
+        outcome.must(outcome.stderr.contains(text), &format!("it should say `{text}`"))?;
+    }
+    must_be_clean(&outcome)
 }
 
 /// A rank is rolled back and replays what it did with what another one has sent, which is in no

@@ -11,7 +11,7 @@ use super::summary::Tier;
 use super::{
     TestOptions, checkpoint_faults, checkpoint_restart, cluster, coordinator_failover, crates,
     errors, examples, file_contents, fuzz, guardians, local_storage, lost_output, miri, mpi, node_failure,
-    node_names, one_sided, parameters, phase_failures, programs, replay, signals, slurm,
+    node_names, one_sided, parameters, partitions, phase_failures, programs, replay, signals, slurm,
     slurm_cluster, source, spare_nodes, suspension, time_determinants, trees, triggers,
 };
 use crate::{build, setup};
@@ -102,6 +102,10 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t TestOptions) {
     let by_the_clock = options.checkpoint_faults || options.long;
     tasks.push(Task::new("failures while a checkpoint is taken", Jobs, built, move |tier| {
         checkpoint_faults::run(tier, by_the_clock);
+    }));
+    let long = options.long;
+    tasks.push(Task::new("partitions of the network", Jobs, built, move |tier| {
+        partitions::run(tier, long);
     }));
     let more: [(&str, TaskRun); 20] = [
         ("checkpoint, kill -9 of everything, restart", checkpoint_restart::run),

@@ -15,6 +15,7 @@ use rustbtl_checkpoint::image::record::{
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -54,6 +55,17 @@ pub struct Plan<'a> {
     pub folder: &'a [u8],
     /// Folder of the journals of what it changes in files, and the epoch that began with the image.
     pub file_undo: Option<(&'a [u8], u64)>,
+}
+
+/// A file that the process needs. It may be on a node that is lost.
+fn is_missing(path: &Path) -> ProcessImageError {
+    ProcessImageError::Machine {
+        what: path.display().to_string(),
+        reason: "the program had it open or mapped at the checkpoint, and it is not on this node. \
+                 If it was in a folder of its node (/tmp, /dev/shm), it is lost with that node: \
+                 have the program keep such files in a folder that all nodes share, or close them \
+                 before a checkpoint",
+    }
 }
 
 impl<'a> Plan<'a> {
@@ -197,9 +209,7 @@ impl<'a> Plan<'a> {
             // What is in /proc is there when the process is.
             let comes = path.starts_with("/proc") || self.objects.iter().any(mapped);
             if !comes && !path.exists() {
-                let what = path.display().to_string();
-                let reason = "the program had it open, and it is not here; restore it";
-                return Err(ProcessImageError::Machine { what, reason });
+                return Err(is_missing(path));
             }
         }
         Ok(())
@@ -214,8 +224,10 @@ impl<'a> Plan<'a> {
             let path = Path::new(OsStr::from_bytes(mapping.path));
             let shown = path.display().to_string();
             if !identities.contains_key(mapping.path) {
-                let identity =
-                    FileIdentity::of(path).map_err(ProcessImageError::system(shown.clone()))?;
+                let identity = FileIdentity::of(path).map_err(|error| match error.kind() {
+                    ErrorKind::NotFound => is_missing(path),
+                    _ => ProcessImageError::System { what: shown.clone(), error },
+                })?;
                 identities.insert(mapping.path, identity);
             }
             let was = FileIdentity {

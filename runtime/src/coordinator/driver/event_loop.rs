@@ -10,7 +10,6 @@
 //! rustbtl ── Unix socket in the user's private directory ──>
 //! ```
 
-use crate::agent::HEARTBEAT_INTERVAL;
 use crate::auth::Secret;
 use crate::coordinator::determinants::{Determinants, Out};
 use crate::coordinator::driver::clock::unix_ms;
@@ -26,7 +25,7 @@ use crate::jobs;
 use crate::link::Link;
 use crate::listen::Listeners;
 use crate::os::Poll;
-use crate::settings;
+use crate::settings::{self, FailureTimeout};
 use rustbtl_coordination::control::{CheckpointId, FromNode, FromRank, ToNode, ToRank};
 use rustbtl_coordination::notice_limit::NoticeLimit;
 use rustbtl_fragments::ids::PeerId;
@@ -45,8 +44,6 @@ use std::time::{Duration, Instant};
 const AWAKE: Duration = Duration::from_micros(60);
 /// Unauthenticated peers at a time.
 pub(crate) const UNAUTHENTICATED_MAX: usize = 64;
-/// An agent without a message for this long is reported.
-const AGENT_SILENCE: Duration = Duration::from_secs(5);
 /// How long ranks may take to report their logs.
 pub(crate) const STATUS_PATIENCE: Duration = Duration::from_millis(300);
 /// For the guardian of an earlier incarnation of a rank.
@@ -193,7 +190,7 @@ impl Coordinator {
                 self.stored(done);
             }
             if Instant::now() >= beat_at {
-                beat_at = Instant::now() + HEARTBEAT_INTERVAL;
+                beat_at = Instant::now() + self.failure_timeout().heartbeat_interval();
                 self.beat();
             }
             let now = self.now();
@@ -271,11 +268,12 @@ impl Coordinator {
                     let event = json!({
                         "event": "agent", "node": node, "pid": pid, "version": version
                     });
-                    (agent.node, agent.pid) = (node, pid);
+                    (agent.node, agent.pid) = (node.clone(), pid);
                     if self.job.is_protection_disabled() {
                         let _ = agent.link.send(&ToNode::CoordinatorExits {});
                     }
                     self.events.write(event);
+                    self.replace_silent_agents(id, &node);
                     self.determinants.agent_here(id);
                     self.carry_out();
                 }
@@ -337,9 +335,14 @@ impl Coordinator {
             | FromNode::OutputViaDaemon { rank, .. }
             | FromNode::OutputOffsets { rank, .. }
             | FromNode::Output { rank, .. }
-            | FromNode::RestoreFailed { rank, .. }
             | FromNode::ProxyFailed { host: rank, .. }
             | FromNode::GuardianDisconnected { rank } => self.home.get(rank) == Some(&id),
+            // The rank of a lost node has no guardian yet that has connected: who was to start one
+            // says so.
+            FromNode::RestoreFailed { rank, .. } => {
+                let of = [Some(*rank), self.job.host_of(*rank)];
+                of.iter().flatten().any(|rank| self.home.get(rank) == Some(&id))
+            }
             FromNode::Agent { .. }
             | FromNode::Heartbeat { .. }
             | FromNode::DirectConnection { .. }
@@ -350,6 +353,16 @@ impl Coordinator {
             | FromNode::ImageReplicated { .. }
             | FromNode::ImageNotReplicated { .. } => true,
         }
+    }
+
+    /// After a cut of the network an agent connects again before its broken connection is noticed.
+    fn replace_silent_agents(&mut self, by: u64, node: &str) {
+        let before = self
+            .agents
+            .iter()
+            .filter(|(id, agent)| **id != by && agent.silent && agent.node == node);
+        let before: Vec<u64> = before.map(|(&id, _)| id).collect();
+        before.into_iter().for_each(|id| self.lose_agent(id, "it has connected again"));
     }
 
     fn lose_agent(&mut self, id: u64, problem: &str) {
@@ -377,15 +390,21 @@ impl Coordinator {
         self.carry_out();
     }
 
+    fn failure_timeout(&self) -> FailureTimeout {
+        FailureTimeout::from_ms(self.job.config.failure_timeout_ms)
+    }
+
     fn beat(&mut self) {
         self.beat += 1;
+        self.job.beat();
+        let silence = self.failure_timeout().silence();
         let beat = ToNode::Heartbeat { count: self.beat };
         let mut lost = Vec::new();
         for (&id, agent) in &mut self.agents {
             if agent.link.send(&beat).is_err() {
                 lost.push(id);
             }
-            if !agent.silent && agent.last_heard.elapsed() > AGENT_SILENCE {
+            if !agent.silent && agent.last_heard.elapsed() > silence {
                 agent.silent = true;
                 self.events.write(json!({"event": "agent_silent", "node": agent.node}));
             }

@@ -2,7 +2,8 @@
 //! blank and a value on each text line; `go` ends it. What comes after that:
 //! `rules/mpirun_messages.rs`.
 
-use crate::settings::{Images, hosts, is_job_name, unhex};
+use crate::settings::{FAILURE_TIMEOUT_MS, FAILURE_TIMEOUTS_MS, Images};
+use crate::settings::{hosts, is_job_name, unhex};
 use rustbtl_coordination::interval::Interval;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -43,6 +44,8 @@ pub struct JobConfig {
     pub recover: bool,
     /// `notices`: the user is told on standard error who was rolled back.
     pub notices: bool,
+    /// `failure_timeout`: milliseconds of silence after which a node has failed.
+    pub failure_timeout_ms: u64,
     /// `prints`: mpirun prints output that the coordinator relays (`print`).
     pub prints: bool,
     /// `restore`: the checkpoint that the job restarts from.
@@ -71,6 +74,7 @@ impl Default for JobConfig {
             keep: 2,
             recover: true,
             notices: true,
+            failure_timeout_ms: FAILURE_TIMEOUT_MS,
             prints: false,
             restore: None,
             failover: None,
@@ -118,6 +122,7 @@ impl JobConfig {
             }
             "recover" => self.recover = number()? != 0,
             "notices" => self.notices = number()? != 0,
+            "failure_timeout" => self.failure_timeout_ms = failure_timeout(number()?)?,
             "prints" => self.prints = number()? != 0,
             "interval" if value == "auto" => self.interval_auto = true,
             "interval" => self.interval_ms = Some(seconds(value)?),
@@ -173,6 +178,17 @@ fn failover_from(value: &str) -> Option<(String, u16, [u8; 32])> {
     let [job, port, secret] = words.try_into().ok()?;
     let port = port.parse().ok().filter(|&port| port != 0)?;
     is_job_name(job).then_some((job.to_owned(), port, unhex(secret)?))
+}
+
+fn failure_timeout(ms: u64) -> Result<u64, String> {
+    if FAILURE_TIMEOUTS_MS.contains(&ms) {
+        return Ok(ms);
+    }
+    let (least, most) = (FAILURE_TIMEOUTS_MS.start() / 1000, FAILURE_TIMEOUTS_MS.end() / 1000);
+    Err(format!(
+        "vprotocol_correlated_failure_timeout is {} s: give {least} to {most} seconds",
+        ms as f64 / 1000.0
+    ))
 }
 
 /// As milliseconds.
@@ -232,12 +248,14 @@ mod tests {
             "arg ",
             "arg a b",
             "images lz4 4",
+            "failure_timeout 2000",
         ] {
             assert_eq!(config.take(line), Ok(false), "{line}");
         }
         assert_eq!(config.take("go"), Ok(true));
         assert_eq!(config.directory, Some("/a b".into()));
         assert_eq!((config.interval_ms, config.keep, config.size), (Some(1500), 1, 4));
+        assert_eq!(config.failure_timeout_ms, 2000);
         assert_eq!(config.command, ["./x", "", "a b"]);
         for line in [
             "dir relative",
@@ -250,6 +268,10 @@ mod tests {
             "interval nan",
             "interval inf",
             "interval 1s",
+            "failure_timeout 1999",
+            "failure_timeout 600001",
+            "failure_timeout nan",
+            "failure_timeout -4000",
             "images gzip 0",
             "images lz4 x",
         ] {

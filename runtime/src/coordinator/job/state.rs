@@ -13,6 +13,7 @@ use crate::coordinator::job::tables::mpirun_orders::MpirunOrder;
 use crate::coordinator::job::tables::output::RelayedOutput;
 use crate::coordinator::job::tables::replicas::Replicas;
 use crate::coordinator::job::tables::rollback::Recovery;
+use crate::coordinator::job::tables::silence::NodeSilence;
 use crate::coordinator::job::tables::spares::Spares;
 use crate::coordinator::job::tables::suspensions::Suspensions;
 use crate::coordinator::job::tables::unreachable::UnreachableAgents;
@@ -131,6 +132,7 @@ pub struct Job {
     pub(crate) storage: Replicas,
     pub(crate) spares: Spares,
     pub(crate) unreachable: UnreachableAgents,
+    pub(crate) silence: NodeSilence,
     pub(crate) relayed_output: RelayedOutput,
     /// All ranks may leave MPI_Finalize.
     pub(crate) may_finish: bool,
@@ -167,6 +169,7 @@ impl Job {
             storage: Replicas::default(),
             spares: Spares::default(),
             unreachable: UnreachableAgents::default(),
+            silence: NodeSilence::default(),
             relayed_output: RelayedOutput::default(),
             may_finish: false,
             checkpoints: BTreeMap::new(),
@@ -369,6 +372,7 @@ impl Job {
                     self.send(to, ToRank::ReceivedVector { checkpoint, from: id, bytes });
                 }
             }
+            FromRank::Diverged { rank, problem } => self.rank_diverged(now, id, rank, problem),
             FromRank::Finishing {} => {
                 rank.finishing = true;
                 self.log(json!({"event": "finishing", "rank": id.0}));

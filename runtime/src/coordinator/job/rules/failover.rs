@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Version of the persisted state.
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
 /// How long ranks may take to connect before they are reported missing. Agents try for less.
 const PATIENCE_MS: u64 = 20_000;
 /// What is left of so many checkpoints before the next one is removed.
@@ -89,6 +89,7 @@ impl Job {
         }));
         let newest =
             self.recovery.newest_incarnations.iter().map(|(set, newest)| (set.0, newest.0));
+        let diverged = self.recovery.diverged.iter();
         PersistedState {
             format: FORMAT,
             failovers: self.failovers,
@@ -101,6 +102,7 @@ impl Job {
             rollbacks,
             failures,
             newest_incarnations: newest.collect(),
+            diverged: diverged.map(|(set, problem)| (set.0, problem.clone())).collect(),
             held: self.storage.state(),
             clocks: Vec::new(),
         }
@@ -144,6 +146,8 @@ impl Job {
         let (replaying, restarting): (Vec<PersistedRollback>, Vec<PersistedRollback>) =
             state.rollbacks.into_iter().partition(|rollback| rollback.replaying);
         self.recovery.resume(now, replaying, &state.failures);
+        let diverged = state.diverged.into_iter();
+        self.recovery.diverged = diverged.map(|(set, problem)| (SetId(set), problem)).collect();
         let newest = |(set, newest)| (SetId(set), Incarnation(newest));
         self.recovery.newest_incarnations =
             state.newest_incarnations.into_iter().map(newest).collect();
@@ -218,8 +222,9 @@ impl Job {
     /// Reports who is missing after a while. With a loss beside it the job ends.
     pub(crate) fn expire_failover(&mut self, now: u64) {
         let Some(missing) = self.awaited() else { return };
+        let is_cut = self.is_cut_off();
         let Some(failover) = &mut self.failover else { return };
-        if failover.reported || now < failover.since_ms.saturating_add(PATIENCE_MS) {
+        if failover.reported || is_cut || now < failover.since_ms.saturating_add(PATIENCE_MS) {
             return;
         }
         failover.reported = true;
@@ -315,6 +320,9 @@ impl Job {
         }
         for (rank, (status, incarnation)) in failover.failed_ranks {
             self.rank_failed(now, rank, status, incarnation);
+        }
+        for (by, of, problem) in failover.diverged {
+            self.rank_diverged(now, by, of, problem);
         }
         self.replenish(now);
         self.request_first_checkpoint(now);

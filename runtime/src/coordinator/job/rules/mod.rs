@@ -3,9 +3,11 @@
 pub(crate) mod checkpoint_requests;
 pub(crate) mod checkpoints;
 pub(crate) mod diagnostics;
+pub(crate) mod divergence;
 pub(crate) mod failover;
 pub(crate) mod guardian_loss;
 pub(crate) mod mpirun_messages;
+pub(crate) mod node_silence;
 pub(crate) mod output_relay;
 pub(crate) mod placement;
 pub(crate) mod rank_ends;

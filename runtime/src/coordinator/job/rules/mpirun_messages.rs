@@ -21,6 +21,7 @@ impl Job {
             Some((from_mpirun::CAME, what)) => return self.output_came(what),
             Some((from_mpirun::PRINTED, what)) => return self.was_printed(what),
             Some((from_mpirun::REACHED, what)) => return self.output_reached(what),
+            Some((from_mpirun::QUIET, what)) => return self.measured(now, what),
             _ => {}
         }
         if self.defer_message(now, line) {

@@ -77,6 +77,11 @@ impl Job {
         self.spares.mpirun_node = node;
     }
 
+    /// The rank whose guardian starts and waits for the guardian of this one, if any.
+    pub fn host_of(&self, id: PeerId) -> Option<PeerId> {
+        self.ranks.get(&id).and_then(|rank| rank.host)
+    }
+
     /// All ranks are ready: how many a node has room for.
     pub(crate) fn count_room(&mut self) {
         let mut ranks: BTreeMap<&str, usize> = BTreeMap::new();

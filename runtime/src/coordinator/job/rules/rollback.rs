@@ -186,6 +186,9 @@ impl Job {
     /// Why this set cannot be rolled back alone. If it is the whole job nobody else has received
     /// anything that it could contradict.
     fn cannot_replay(&self, set: SetId) -> Option<String> {
+        if let Some(problem) = self.recovery.diverged.get(&set) {
+            return Some(format!("set {set} is not rolled back alone: {problem}"));
+        }
         if self.is_whole_job(set) {
             return None;
         }

@@ -5,6 +5,7 @@
 //! continue without it for good. The coordinator may only have been suspended, and others may have
 //! waited longer.
 //!
+//! 0. While mpirun's node is cut off (`node_silence`) nothing is decided.
 //! 1. Ranks with and without a coordinator do not wait for each other: if some do not reconnect
 //!    within [`PATIENCE_MS`], protection is disabled for all, and the user is notified once.
 //! 2. After that nothing is decided any more; an agent that connects is ordered to continue alone.
@@ -44,6 +45,7 @@ impl Job {
             || missing.is_empty()
             || self.unreachable.protection_disabled
             || self.recovery.failed
+            || self.is_cut_off()
         {
             self.unreachable.since_ms = None;
             return;

@@ -17,6 +17,8 @@ pub(crate) struct Failover {
     /// Programs that have failed, how, and in which incarnation.
     pub(crate) failed_ranks: BTreeMap<PeerId, (i32, Incarnation)>,
     pub(crate) since_ms: u64,
+    /// Replays that have diverged meanwhile: who says so, who did, how.
+    pub(crate) diverged: Vec<(PeerId, PeerId, String)>,
     /// It was reported that ranks are missing.
     pub(crate) reported: bool,
 }

@@ -9,6 +9,7 @@ pub(crate) mod output;
 pub(crate) mod persisted;
 pub(crate) mod replicas;
 pub(crate) mod rollback;
+pub(crate) mod silence;
 pub(crate) mod spares;
 pub(crate) mod suspensions;
 pub(crate) mod text;

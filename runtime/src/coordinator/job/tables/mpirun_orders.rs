@@ -18,6 +18,10 @@ pub enum MpirunOrder {
     Tolerate(PeerId),
     /// A guardian has ended: do what stock Open MPI does.
     Stock(PeerId),
+    /// Report how long other nodes have been silent.
+    Measure,
+    /// The node behind this connection has failed: end it.
+    Cut(u32),
     /// Output of a rank that has no daemon.
     Print {
         /// Whose.
@@ -49,6 +53,10 @@ pub mod to_mpirun {
     pub const STOCK: &str = "stock";
     /// [`super::MpirunOrder::Print`].
     pub const PRINT: &str = "print";
+    /// [`super::MpirunOrder::Measure`].
+    pub const MEASURE: &str = "measure";
+    /// [`super::MpirunOrder::Cut`].
+    pub const CUT: &str = "cut";
 }
 
 /// Keys of the lines from mpirun, once the job runs.
@@ -65,6 +73,8 @@ pub mod from_mpirun {
     pub const LOST: &str = "lost";
     /// A guardian has ended as if by a signal.
     pub const GUARDIAN: &str = "guardian";
+    /// How long other nodes have been silent.
+    pub const QUIET: &str = "quiet";
 }
 
 impl Display for MpirunOrder {
@@ -75,6 +85,8 @@ impl Display for MpirunOrder {
             Self::Recovered => f.write_str(to_mpirun::RECOVERED),
             Self::Tolerate(rank) => write!(f, "{} {rank}", to_mpirun::TOLERATE),
             Self::Stock(rank) => write!(f, "{} {rank}", to_mpirun::STOCK),
+            Self::Measure => f.write_str(to_mpirun::MEASURE),
+            Self::Cut(id) => write!(f, "{} {id}", to_mpirun::CUT),
             Self::Print { rank, stream, position, bytes } => {
                 write!(f, "{} {rank} {stream} {position} {}", to_mpirun::PRINT, hex(bytes))
             }
@@ -110,12 +122,15 @@ mod tests {
             ("TOLERATE", to_mpirun::TOLERATE),
             ("STOCK", to_mpirun::STOCK),
             ("PRINT", to_mpirun::PRINT),
+            ("MEASURE", to_mpirun::MEASURE),
+            ("CUT", to_mpirun::CUT),
             ("CAME", from_mpirun::CAME),
             ("PRINTED", from_mpirun::PRINTED),
             ("REACHED", from_mpirun::REACHED),
             ("CHECKPOINT", from_mpirun::CHECKPOINT),
             ("LOST", from_mpirun::LOST),
             ("GUARDIAN", from_mpirun::GUARDIAN),
+            ("QUIET", from_mpirun::QUIET),
         ];
         let ours = ours.map(|(name, key)| (name.to_owned(), key.to_owned()));
         assert_eq!(header("RUSTBTL_KEY_"), BTreeMap::from(ours));
@@ -137,6 +152,7 @@ mod tests {
             ("REPLICAS", "copies", "1"),
             ("RECOVER", "recover", "1"),
             ("NOTICES", "notices", "0"),
+            ("FAILURE_TIMEOUT", "failure_timeout", "4000"),
             ("PRINTS", "prints", "1"),
             ("FAILOVER", "again", again.as_str()),
             ("ADDRESSES", "at", "1.0;tcp://10.0.0.1:5"),
@@ -163,6 +179,8 @@ mod tests {
             (MpirunOrder::Recovered, "recovered"),
             (MpirunOrder::Tolerate(rank), "let 3"),
             (MpirunOrder::Stock(rank), "stock 3"),
+            (MpirunOrder::Measure, "measure"),
+            (MpirunOrder::Cut(17), "cut 17"),
             (print, "print 3 2 40 61620a"),
         ];
         for (order, line) in table {

@@ -30,6 +30,8 @@ pub struct PersistedState {
     /// The youngest incarnation of a set that was ordered, whether it ever ran.
     #[serde(rename = "given")]
     pub(crate) newest_incarnations: BTreeMap<u32, u16>,
+    /// Sets that are not replayed any more, and why.
+    pub(crate) diverged: BTreeMap<u32, String>,
     pub(crate) held: Vec<PersistedImage>,
     /// Checkpoint, rank, number of its next determinant there.
     pub clocks: Vec<(u64, u32, u64)>,
@@ -124,7 +126,7 @@ mod tests {
             r#""lines":{"next":0,"globals":[],"kept":{},"alone_from":{}},"#,
             r#""complete":[{"line":4,"kind":"global","ranks":[0],"images":[]}],"ranks":{},"#,
             r#""going":[{"set":1,"line":4,"incarnation":0,"behind":false,"with_all":false}],"#,
-            r#""falls":[],"given":{},"#,
+            r#""falls":[],"given":{},"diverged":{},"#,
             r#""held":[{"line":4,"rank":0,"nodes":["n0"],"lost":[]}],"clocks":[]}"#,
         );
         assert_eq!(text, wanted);

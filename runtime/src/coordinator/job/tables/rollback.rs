@@ -94,6 +94,9 @@ pub(crate) struct Recovery {
     pub(crate) newest_incarnations: BTreeMap<SetId, Incarnation>,
     /// Sets that cannot replay, and why.
     pub(crate) not_replayable: BTreeMap<SetId, String>,
+    /// Sets whose replay has diverged from what they did before, and how: they are not replayed any
+    /// more, even where nobody else would notice.
+    pub(crate) diverged: BTreeMap<SetId, String>,
     /// No set is rolled back alone: what a rank of this one does may involve others.
     pub(crate) set_rollback_blocked: Option<(SetId, String)>,
     /// Nor is a global rollback possible.

@@ -1,0 +1,59 @@
+/*
+ * tests_by_clock ITERATIONS: a ring of messages, each of which is awaited with tests. The last rank
+ * makes another call for that once half a second has gone by between two messages, as when it was
+ * restored from a snapshot: its replay diverges. (It asks the kernel, since MPI_Wtime and time()
+ * are replayed.) The messages are the same. Prints a hash of what came.
+ */
+#include <mpi.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static double now(void)
+{
+    struct kernel_time {
+        long seconds, nanoseconds;
+    } time;
+    syscall(SYS_clock_gettime, 1, &time);
+    return (double) time.seconds + (double) time.nanoseconds / 1e9;
+}
+
+int main(int argc, char **argv)
+{
+    int rank, size;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    const long iterations = 1 < argc ? atol(argv[1]) : 1000;
+    double last = now();
+    uint64_t hash = 1;
+    int other_call = 0;
+    for (long i = 0; i < iterations; i++) {
+        other_call |= rank == size - 1 && now() - last > 0.5;
+        last = now();
+        uint64_t out = hash + (uint64_t) rank, in = 0;
+        MPI_Request requests[2];
+        int done = 0, index = 0;
+        MPI_Irecv(&in, 1, MPI_UINT64_T, (rank + size - 1) % size, 3, MPI_COMM_WORLD, requests);
+        MPI_Isend(&out, 1, MPI_UINT64_T, (rank + 1) % size, 3, MPI_COMM_WORLD, requests + 1);
+        while (!done) {
+            if (other_call) {
+                MPI_Testany(1, requests, &index, &done, MPI_STATUS_IGNORE);
+            } else {
+                MPI_Test(requests, &done, MPI_STATUS_IGNORE);
+            }
+        }
+        MPI_Wait(requests + 1, MPI_STATUS_IGNORE);
+        hash = (hash ^ in) * 1099511628211u;
+        usleep(1000);
+    }
+    uint64_t sum = 0;
+    MPI_Reduce(&hash, &sum, 1, MPI_UINT64_T, MPI_BXOR, 0, MPI_COMM_WORLD);
+    if (0 == rank) {
+        printf("HASH %016llx\n", (unsigned long long) sum);
+    }
+    MPI_Finalize();
+    return 0;
+}

@@ -1,0 +1,129 @@
+//! The network is cut for a while, in one direction or both, and heals. A node that is cut off
+//! alone has failed: its ranks run elsewhere, and what is left of it ends when it comes back. If it
+//! is mpirun's own node, the job waits (docs/adr/0030). The answer is that of an undisturbed run.
+
+use super::job::Outcome;
+use super::node_failure::must_be_clean;
+use super::scratch::Scratch;
+use super::summary::Tier;
+use super::workloads::{self, RING, Shape};
+use crate::error::Result;
+use std::cell::Cell;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Longer than until the cut, which comes with the first checkpoint.
+const ITERATIONS: u64 = 8000;
+/// As far as the program gets before the network is whole again.
+const GATE: u64 = 6000;
+/// From then until it may go on: what was cut off has time to end.
+const AFTER: Duration = Duration::from_secs(4);
+
+/// What follows from a cut.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Follows {
+    /// Nothing: it is shorter than the timeout.
+    Nothing,
+    /// The job waits, or does not notice: it is about as long as the timeout.
+    MayWait,
+    /// The job waits, and the user reads for what.
+    Waits,
+    /// The ranks of the node are restarted elsewhere.
+    Recovers,
+}
+
+use Follows::{MayWait, Nothing, Recovers, Waits};
+
+/// Title, shape, direction and node, seconds, further options.
+type Case = (&'static str, Shape, &'static str, u64, &'static [&'static str], Follows);
+
+const TWENTY: &[&str] = &["--mca", "vprotocol_correlated_failure_timeout", "20"];
+
+const CASES: [Case; 11] = [
+    ("mpirun's cable, 2 s: 3 × 1", (3, 1), "off:0", 2, &[], Nothing),
+    ("mpirun's cable, 5 s: 3 × 1", (3, 1), "off:0", 5, &[], MayWait),
+    ("mpirun's cable, 15 s: 3 × 1", (3, 1), "off:0", 15, &[], Waits),
+    ("mpirun's switch, 15 s: 3 × 1", (3, 1), "mute:0", 15, &[], Waits),
+    ("a node's cable, 15 s: 3 × 1", (3, 1), "off:1", 15, &[], Recovers),
+    ("a node's switch, 15 s: 3 × 1", (3, 1), "mute:2", 15, &[], Recovers),
+    ("nothing reaches a node, 15 s: 3 × 1", (3, 1), "to:1", 15, &[], Recovers),
+    ("nothing comes from a node, 15 s: 3 × 1", (3, 1), "from:1", 15, &[], Recovers),
+    ("mpirun's cable, 15 s: 2 × 1", (2, 1), "off:0", 15, &[], Waits),
+    ("the switch of the only other node, 15 s: 2 × 1", (2, 1), "mute:1", 15, &[], Recovers),
+    ("a node's cable, 8 s of a timeout of 20 s: 3 × 1", (3, 1), "off:1", 8, TWENTY, Nothing),
+];
+
+const LONG: [Case; 2] = [
+    ("mpirun's cable, 60 s: 3 × 1", (3, 1), "off:0", 60, &[], Waits),
+    ("mpirun's switch, 60 s: 3 × 1", (3, 1), "mute:0", 60, &[], Waits),
+];
+
+/// Runs the tier.
+pub fn run(tier: &mut Tier, long: bool) {
+    let more: &[Case] = if long { &LONG } else { &[] };
+    for case in CASES.iter().chain(more) {
+        tier.check(&format!("partitions: {}", case.0), || survives(case));
+    }
+    for value in ["1.9", "601", "-4", "x"] {
+        tier.check(&format!("partitions: a timeout of {value} s is refused"), || refused(value));
+    }
+}
+
+fn survives(&(_, shape, what, seconds, options, follows): &Case) -> Result<()> {
+    let scratch = Scratch::new("partition")?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    let job = RING.job(shape, ITERATIONS, &scratch)?;
+    let known = RING.answer(&job.run()?, &scratch)?;
+    let cut = format!("checkpoint_completed@1={what}+{seconds}");
+    let job = workloads::protected(job, &checkpoints).with(options).with(&["--partition", &cut]);
+    let since = Mutex::new(Cell::new(None));
+    let lasts = Duration::from_secs(seconds) + AFTER;
+    let healed = || {
+        let since = since.lock().unwrap();
+        let cut = since.get().or_else(|| has_checkpoint(&checkpoints).then(Instant::now));
+        since.set(cut);
+        cut.is_some_and(|cut: Instant| cut.elapsed() >= lasts)
+    };
+    let outcome = workloads::run_until(&job, &scratch, GATE, healed)?;
+    RING.must_answer(&outcome, &scratch, &known)?;
+    outcome.must(outcome.stderr.contains("can be reached again"), "the cut has not healed")?;
+    check(&outcome, &workloads::events(&checkpoints)?, follows)?;
+    must_be_clean(&outcome)
+}
+
+fn has_checkpoint(checkpoints: &Path) -> bool {
+    workloads::events(checkpoints).is_ok_and(|events| events.contains("checkpoint_completed"))
+}
+
+fn check(outcome: &Outcome, events: &str, follows: Follows) -> Result<()> {
+    let count = |event: &str| events.matches(&format!("\"event\":\"{event}\"")).count();
+    let waits = outcome.stderr.matches("seems to be cut off. The job waits").count();
+    let found = [
+        ("network_cut", count("network_cut")),
+        ("network_restored", count("network_restored")),
+        ("messages", waits),
+        ("node_lost", count("node_lost")),
+        ("set_restarted", count("set_restarted")),
+    ];
+    let wanted = match follows {
+        Nothing => [0, 0, 0, 0, 0],
+        MayWait => [found[0].1, found[0].1, found[0].1, 0, 0],
+        Waits => [1, 1, 1, 0, 0],
+        Recovers => [0, 0, 0, 1, 1],
+    };
+    let right = found.iter().map(|(_, count)| *count).eq(wanted);
+    outcome.must(right, &format!("{found:?}, it should be {wanted:?}"))?;
+    let silent = count("node_silent") > 0;
+    outcome.must(silent == (follows == Recovers), "another one has found the node silent")
+}
+
+fn refused(value: &str) -> Result<()> {
+    let scratch = Scratch::new("timeout")?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    let job = workloads::protected(RING.job((1, 1), 10, &scratch)?, &checkpoints);
+    let outcome = job.with(&["--mca", "vprotocol_correlated_failure_timeout", value]).run()?;
+    outcome.must(outcome.code != 0, "it is accepted")?;
+    let names_it = outcome.stderr.contains("failure_timeout");
+    outcome.must(names_it, "the message does not name the parameter")
+}
