@@ -10,9 +10,10 @@ use super::schedule::Task;
 use super::summary::Tier;
 use super::{
     TestOptions, checkpoint_faults, checkpoint_restart, cluster, coordinator_failover, crates,
-    errors, examples, file_contents, fuzz, guardians, local_storage, lost_output, miri, mpi, node_failure,
-    node_names, one_sided, parameters, partitions, phase_failures, programs, replay, signals, slurm,
-    slurm_cluster, source, spare_nodes, suspension, time_determinants, trees, triggers,
+    errors, examples, file_contents, fuzz, guardians, local_storage, lost_output, miri, mpi,
+    node_failure, node_names, one_sided, parameters, partitions, phase_failures, programs, replay,
+    signals, slurm, slurm_cluster, source, spare_nodes, suspension, time_determinants, trees,
+    triggers,
 };
 use crate::{build, setup};
 
