@@ -7,7 +7,7 @@ use super::mpi::{self, Over};
 use super::node_failure::{ENDLESS, NOT_RECOVERED, must_be_clean};
 use super::scratch::Scratch;
 use super::summary::Tier;
-use super::workloads::{self, GATE_OPEN, RING, Shape};
+use super::workloads::{self, GATE_OPEN, Program, RING, Shape, What};
 use crate::error::{Context, Result};
 use crate::paths;
 use serde_json::Value;
@@ -65,6 +65,18 @@ const SURVIVED: [(&str, Shape, &[&str], usize); 8] = [
     ),
 ];
 
+/// More ranks than processors, which wait in all the ways that MPI has: who has work gets a
+/// processor all the same, the coordinator, too (component/src/engine/backoff.rs).
+const FARM: Program = Program {
+    name: "farm",
+    what: What::Hash { source: "farm_hash.c", iterations: TASKS, arguments: &["GATE"] },
+};
+const TASKS: u64 = 20_000;
+const OVERSUBSCRIBED: [(&str, &[&str]); 2] = [
+    ("a program is killed", &["--kill-rank-after-checkpoint", "6@1"]),
+    ("a node is killed", &["--kill-node-after-checkpoint", "1@1"]),
+];
+
 /// Runs the tier.
 pub fn run(tier: &mut Tier) {
     run_over(tier, &Over::Component);
@@ -75,6 +87,11 @@ pub fn run_over(tier: &mut Tier, over: &Over) {
     for (title, shape, faults, times) in &SURVIVED {
         let title = format!("plain command: {title}");
         tier.check(&title, || survives(over, *shape, faults, *times).map(drop));
+    }
+    for (title, faults) in OVERSUBSCRIBED {
+        tier.check(&format!("plain command: oversubscribed: {title}: 2 × 4"), || {
+            run_through(&FARM, TASKS, over, (2, 4), (faults, 1)).map(drop)
+        });
     }
     let too_many_at_once = "plain command: two nodes are killed at a time: 3 × 1";
     tier.check(too_many_at_once, || too_many(over));
@@ -153,11 +170,23 @@ pub fn all_have_replayed(events: &str, times: usize) -> bool {
 /// The program cannot end before sets were rolled back so often and have completed their replay.
 /// Returns what the coordinator has logged.
 pub fn survives(over: &Over, shape: Shape, faults: &[&str], times: usize) -> Result<String> {
+    run_through(&RING, ITERATIONS, over, shape, (faults, times))
+}
+
+/// The same for any program; `failures`: faults, and how often sets complete their replay.
+fn run_through(
+    program: &Program,
+    iterations: u64,
+    over: &Over,
+    shape: Shape,
+    failures: (&[&str], usize),
+) -> Result<String> {
+    let (faults, times) = failures;
     let scratch = Scratch::new("local")?;
-    let job = RING.job_over(over, shape, ITERATIONS, &scratch)?;
-    let known = RING.answer(&job.run()?, &scratch)?;
+    let job = program.job_over(over, shape, iterations, &scratch)?;
+    let known = program.answer(&job.run()?, &scratch)?;
     let outcome = run_until(job.with(faults), &scratch, |events| all_have_replayed(events, times))?;
-    RING.must_answer(&outcome, &scratch, &known)?;
+    program.must_answer(&outcome, &scratch, &known)?;
     let breaks = |word: &str| word.contains("-after-") || word == "--kill-at-event";
     let broken = faults.iter().filter(|word| breaks(word)).count();
     let said = |what: &str| outcome.stderr.matches(what).count();
