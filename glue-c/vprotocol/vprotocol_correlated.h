@@ -56,6 +56,7 @@ void mca_vprotocol_correlated_window_made(int how, struct ompi_win_t *window,
                                           struct ompi_communicator_t *comm);
 /* Fill `job`; what it points to lives as long as the process. */
 int mca_vprotocol_correlated_job(rustbtl_job_t *job);
+void mca_vprotocol_correlated_mend_locality(ompi_communicator_t *world);
 int mca_vprotocol_correlated_publish(const uint8_t *endpoint, size_t bytes);
 
 /* The functions behind rustbtl_glue_t. */

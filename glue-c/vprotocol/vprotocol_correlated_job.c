@@ -5,14 +5,33 @@
 
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
+#include "ompi/proc/proc.h"
 #include "ompi/runtime/mpiruntime.h"
 #include "opal/util/argv.h"
 #include "opal/util/proc.h"
 
-/* World ranks on this node, ascending (the process itself if PMIx does not know). */
-static uint32_t *local_ranks(uint32_t *count)
+static int ascending(const void *one, const void *other)
+{
+    uint32_t a = *(const uint32_t *) one, b = *(const uint32_t *) other;
+    return (a > b) - (a < b);
+}
+
+/* The host of a rank; NULL: PMIx does not know. */
+static char *host_of(uint32_t rank)
+{
+    opal_process_name_t name = { .jobid = OMPI_PROC_MY_NAME->jobid, .vpid = rank };
+    char *host = NULL;
+    int rc;
+    OPAL_MODEX_RECV_VALUE_OPTIONAL(rc, CORRELATED_PMIX(HOSTNAME), &name, &host,
+                                   CORRELATED_PMIX_STRING);
+    return OPAL_SUCCESS == rc ? host : NULL;
+}
+
+/* World ranks on this node, as PMIx lists them. */
+static uint32_t listed_ranks(uint32_t *ranks)
 {
     opal_process_name_t whole_job = { .jobid = OMPI_PROC_MY_NAME->jobid,
                                       .vpid = OMPI_NAME_WILDCARD->vpid };
@@ -22,28 +41,77 @@ static uint32_t *local_ranks(uint32_t *count)
                                    CORRELATED_PMIX_STRING);
     char **peers = OPAL_SUCCESS == rc && NULL != list ? opal_argv_split(list, ',') : NULL;
     free(list);
-
-    uint32_t n = (uint32_t) opal_argv_count(peers);
-    uint32_t *ranks = calloc(0 == n ? 1 : n, sizeof(*ranks));
-    if (NULL == ranks) {
-        opal_argv_free(peers);
-        return NULL;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t rank = (uint32_t) strtoul(peers[i], NULL, 10);
-        uint32_t at = i;
-        for (; at > 0 && ranks[at - 1] > rank; at--) {
-            ranks[at] = ranks[at - 1];
-        }
-        ranks[at] = rank;
-    }
-    if (0 == n) {
-        n = 1;
-        ranks[0] = OMPI_PROC_MY_NAME->vpid;
+    uint32_t n = 0, count = (uint32_t) opal_argv_count(peers);
+    bool with_me = false;
+    for (; n < count && n < ompi_process_info.num_procs; n++) {
+        ranks[n] = (uint32_t) strtoul(peers[n], NULL, 10);
+        with_me = with_me || OMPI_PROC_MY_NAME->vpid == ranks[n];
     }
     opal_argv_free(peers);
+    /* PMIx 4 without shared memory (gds/hash, which images need) gives the ranks of another node
+     * where mpirun's own node has none. */
+    return with_me ? n : 0;
+}
+
+/* The ranks of this node are not those that Open MPI has been told. */
+static bool list_was_wrong;
+
+/* The same, by the hosts of all ranks. */
+static uint32_t ranks_of_host(uint32_t *ranks)
+{
+    char *mine = host_of(OMPI_PROC_MY_NAME->vpid);
+    list_was_wrong = NULL != mine;
+    uint32_t n = 0;
+    for (uint32_t rank = 0; NULL != mine && rank < ompi_process_info.num_procs; rank++) {
+        char *host = host_of(rank);
+        if (NULL != host && 0 == strcmp(mine, host)) {
+            ranks[n++] = rank;
+        }
+        free(host);
+    }
+    free(mine);
+    return n;
+}
+
+/* World ranks on this node, ascending (the process itself if PMIx does not know). */
+static uint32_t *local_ranks(uint32_t *count)
+{
+    uint32_t *ranks = calloc((size_t) ompi_process_info.num_procs + 1, sizeof(*ranks));
+    if (NULL == ranks) {
+        return NULL;
+    }
+    uint32_t n = listed_ranks(ranks);
+    if (0 == n) {
+        n = ranks_of_host(ranks);
+    }
+    if (0 == n) {
+        ranks[n++] = OMPI_PROC_MY_NAME->vpid;
+    }
+    qsort(ranks, n, sizeof(*ranks), ascending);
     *count = n;
     return ranks;
+}
+
+/* What Open MPI takes for the neighbours of this process (MPI_Comm_split_type, its collectives)
+ * comes from the same list. `world` is MPI_COMM_WORLD, which no collective module has seen yet. */
+void mca_vprotocol_correlated_mend_locality(ompi_communicator_t *world)
+{
+    char *mine = list_was_wrong ? host_of(OMPI_PROC_MY_NAME->vpid) : NULL;
+    for (uint32_t rank = 0; NULL != mine && rank < ompi_process_info.num_procs; rank++) {
+        char *host = host_of(rank);
+        bool is_here = NULL != host && 0 == strcmp(mine, host);
+        free(host);
+        ompi_proc_t *proc = ompi_group_get_proc_ptr_raw(world->c_local_group, (int) rank);
+        if (is_here) {
+            proc = ompi_comm_peer_lookup(world, (int) rank);
+            if (!OPAL_PROC_ON_LOCAL_NODE(proc->super.proc_flags)) {
+                proc->super.proc_flags = OPAL_PROC_ON_CLUSTER | OPAL_PROC_ON_CU | OPAL_PROC_ON_NODE;
+            }
+        } else if (!ompi_proc_is_sentinel(proc)) {
+            proc->super.proc_flags = OPAL_PROC_NON_LOCAL;
+        }
+    }
+    free(mine);
 }
 
 static char *locality(uint32_t rank)

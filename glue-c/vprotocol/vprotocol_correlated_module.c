@@ -44,6 +44,9 @@ static int del_procs(struct ompi_proc_t **procs, size_t count)
 
 static int add_comm(ompi_communicator_t *comm)
 {
+    if (comm == &ompi_mpi_comm_world.comm) {
+        mca_vprotocol_correlated_mend_locality(comm);
+    }
     uint32_t size = (uint32_t) comm->c_remote_group->grp_proc_count;
     uint32_t rank = (uint32_t) comm->c_my_rank;
     uint32_t local = OMPI_COMM_IS_INTER(comm) ? (uint32_t) comm->c_local_group->grp_proc_count : 0;

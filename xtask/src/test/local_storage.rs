@@ -72,6 +72,11 @@ const FARM: Program = Program {
     what: What::Hash { source: "farm_hash.c", iterations: TASKS, arguments: &["GATE"] },
 };
 const TASKS: u64 = 20_000;
+/// Knows who is on its node.
+const NEIGHBOURS: Program = Program {
+    name: "neighbours",
+    what: What::Hash { source: "neighbours.c", iterations: ITERATIONS, arguments: &["GATE"] },
+};
 const OVERSUBSCRIBED: [(&str, &[&str]); 2] = [
     ("a program is killed", &["--kill-rank-after-checkpoint", "6@1"]),
     ("a node is killed", &["--kill-node-after-checkpoint", "1@1"]),
@@ -93,6 +98,8 @@ pub fn run_over(tier: &mut Tier, over: &Over) {
             run_through(&FARM, TASKS, over, (2, 4), (faults, 1)).map(drop)
         });
     }
+    let elsewhere = "plain command: mpirun's node has no ranks, a node is killed: 4 × 2";
+    tier.check(elsewhere, || no_ranks_at_mpirun(over));
     let too_many_at_once = "plain command: two nodes are killed at a time: 3 × 1";
     tier.check(too_many_at_once, || too_many(over));
     tier.check("plain command: few open files, a program is killed: 3 × 1", || few_files(over));
@@ -197,6 +204,20 @@ fn run_through(
     outcome.must(rolled_back, "not every set that was hit rolled back")?;
     must_be_clean(&outcome)?;
     Ok(events)
+}
+
+/// As on a login node. The program checks who its neighbours are, by host names and by MPI.
+fn no_ranks_at_mpirun(over: &Over) -> Result<()> {
+    let placed = ["--np", "4", "--mca", "rmaps_base_no_schedule_local", "1"];
+    let scratch = Scratch::new("local")?;
+    let job = NEIGHBOURS.job_over(over, (4, 2), ITERATIONS, &scratch)?.with(&placed);
+    let known = NEIGHBOURS.answer(&job.run()?, &scratch)?;
+    let job = job.with(&["--kill-node-after-checkpoint", "2@1"]);
+    let replayed = |events: &str| all_have_replayed(events, 1);
+    let outcome = run_until(job, &scratch, replayed)?;
+    NEIGHBOURS.must_answer(&outcome, &scratch, &known)?;
+    outcome.must(replayed(&events(&scratch)?), "the set was not rolled back")?;
+    must_be_clean(&outcome)
 }
 
 /// With one replica, two nodes at a time are too many: the end reports what is lost.
