@@ -314,7 +314,7 @@ pub extern "C" fn rustbtl_progress() -> i32 {
     driver.post_late();
     let happened = driver.poll();
     // Open MPI's own waiting loops (MPI_Wait, collectives, probes) yield, and so do we in ours.
-    let wants_pause = happened == 0 && driver.idle.is_oversubscribed(&shared.glue);
+    let wants_pause = happened == 0 && driver.idle.shares_processors(&shared.glue);
     let pause = if wants_pause { driver.pause() } else { None };
     shared.deliver(driver);
     if let Some(pause) = pause {

@@ -17,7 +17,7 @@ const COMPUTED_NS: u64 = 20_000;
 /// A sleep is this part of the time that was waited.
 const PART: u64 = 8;
 /// Shorter ones are not worth the system call; the kernel adds its timer slack, 50 us.
-const SLEEP_MIN_NS: u64 = 20_000;
+pub const SLEEP_MIN_NS: u64 = 20_000;
 /// Whoever waits for long is to be back soon, too.
 const SLEEP_MAX_NS: u64 = 200_000;
 

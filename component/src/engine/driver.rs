@@ -5,7 +5,7 @@
 //! resolve, endpoint, help) that do not call back into us. Without MPI_THREAD_MULTIPLE there is no
 //! lock.
 
-use crate::engine::backoff::{Backoff, Sleep};
+use crate::engine::backoff::{Backoff, SLEEP_MIN_NS, Sleep};
 use crate::engine::detached_sends::{self, PATIENCE_NS};
 use crate::engine::driver_state::{BURST, Clock, Driver, SECOND};
 use crate::engine::host::EngineHost;
@@ -241,6 +241,9 @@ impl Driver {
     #[inline]
     pub fn pause(&mut self) -> Option<Sleep> {
         let ns = self.backoff.pause(now_ns(), thread_ns)?;
+        // What frames wait for is in memory of the set, or at the coordinator's connection.
+        let is_held = crate::determinants::set_order::is_held();
+        let ns = if is_held { SLEEP_MIN_NS } else { ns };
         Some(Sleep { descriptors: self.host.transports.wait_descriptors(), ns })
     }
 

@@ -19,8 +19,14 @@ impl WaitPolicy {
     #[inline]
     pub(crate) fn is_oversubscribed(&self, glue: &Glue) -> bool {
         // Where frames wait for determinants, processes that are no ranks have a part in messages.
+        self.shares_processors(glue) || set_order::has_waited()
+    }
+
+    /// Has this node more ranks than processors, or does Open MPI take it for such a one?
+    #[inline]
+    pub(crate) fn shares_processors(&self, glue: &Glue) -> bool {
         // SAFETY: no arguments.
-        self.oversubscribed || set_order::has_waited() || unsafe { (glue.yields)() } != 0
+        self.oversubscribed || unsafe { (glue.yields)() } != 0
     }
 
     /// Looks before the first yield.
