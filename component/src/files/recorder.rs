@@ -1,11 +1,11 @@
 //! What is recorded of the program's files, and who may write now.
 //!
 //! Most writes need nothing: the file is new in this epoch, or all of it is recorded, or it is no
-//! file. That is noted for each descriptor number ([`QUIET`]) and costs a look. Others take the
+//! file. That is noted for each descriptor number (`QUIET`) and costs a look. Others take the
 //! lock, record, and make their call after it is released.
 //!
 //! Invariants:
-//! 1. A call that changes a file is made while it is counted ([`IN_FLIGHT`]), or under the lock.
+//! 1. A call that changes a file is made while it is counted (`IN_FLIGHT`), or under the lock.
 //!    Who begins an epoch takes the lock, gives the epoch another number and waits until nobody is
 //!    counted: so no change falls between an epoch and its snapshot.
 //! 2. A number that is quiet is so for this epoch, and until it is closed.
