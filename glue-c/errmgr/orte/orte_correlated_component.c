@@ -270,26 +270,25 @@ static orte_state_cbfunc_t stock_local_launch = NULL;
 
 static opal_event_t carrier_timer;
 
-static void on_carrier_timer(int fd, short flags, void *unused)
+static void start_carrier_timer(void)
 {
     const struct timeval next = { .tv_sec = mca_errmgr_correlated_probe_interval() };
+    opal_event_evtimer_add(&carrier_timer, &next);
+}
+
+static void on_carrier_timer(int fd, short flags, void *unused)
+{
     (void) fd;
     (void) flags;
     (void) unused;
     mca_errmgr_correlated_silence_end_without_carrier();
-    opal_event_evtimer_add(&carrier_timer, &next);
+    start_carrier_timer();
 }
 
 /* Programs run, so the connections exist. */
 static void on_local_launch(int fd, short flags, void *data)
 {
-    static bool watched = false;
     mca_errmgr_correlated_set_keepalive();
-    if (!watched) {
-        watched = true;
-        opal_event_evtimer_set(orte_event_base, &carrier_timer, on_carrier_timer, NULL);
-        on_carrier_timer(-1, 0, NULL);
-    }
     stock_local_launch(fd, flags, data);
 }
 
@@ -312,6 +311,9 @@ static int daemon_init(void)
     }
     if (ORTE_SUCCESS == rc) {
         mca_errmgr_correlated_receive_spare();
+        /* Also on a spare node, where nothing is launched. */
+        opal_event_evtimer_set(orte_event_base, &carrier_timer, on_carrier_timer, NULL);
+        start_carrier_timer();
     }
     return rc;
 }

@@ -192,13 +192,16 @@ fn split<'t>(text: &'t str, form: &str) -> std::result::Result<(u32, &'t str), S
 /// Everything that is still to break, and what the job has logged.
 pub struct Faults {
     waiting: Vec<(Moment, Fault)>,
+    /// Spare nodes, which have to be there when images are replicated: who fails before that is
+    /// restarted elsewhere.
+    spares: u32,
     job: JobEvents,
 }
 
 impl Faults {
     /// All of them.
-    pub fn new(all: Vec<(Moment, Fault)>) -> Self {
-        Self { waiting: all, job: JobEvents::default() }
+    pub fn new(all: Vec<(Moment, Fault)>, spares: u32) -> Self {
+        Self { waiting: all, spares, job: JobEvents::default() }
     }
 
     /// Is there anything to wait for?
@@ -216,13 +219,15 @@ impl Faults {
         let (ready, complete) = (self.job.ready, self.job.checkpoint);
         let replicated = self.job.replicated;
         let events = &self.job.events;
+        let waiting_spares = events.get("spare").copied().unwrap_or_default();
+        let spares_wait = waiting_spares >= u64::from(self.spares);
         let (ordered, finishing) = (self.job.ordered, self.job.finishing.len() as u64);
         let is_known = |moment: &Moment| match *moment {
             Moment::Ready(_) => ready,
             Moment::Checkpoint(wanted) => complete.is_some_and(|complete| complete >= wanted),
             Moment::Ordered(wanted) => ordered.is_some_and(|ordered| ordered >= wanted),
             Moment::Finishing(wanted) => finishing >= wanted,
-            Moment::Replicated(wanted) => replicated >= wanted,
+            Moment::Replicated(wanted) => replicated >= wanted && spares_wait,
             Moment::Event(event, wanted) => events.get(event).is_some_and(|seen| *seen >= wanted),
         };
         let known = self.waiting.extract_if(.., |(moment, _)| is_known(moment));
@@ -354,7 +359,7 @@ mod tests {
         ] {
             assert!(bad.parse::<AtEvent>().is_err(), "{bad}");
         }
-        let mut faults = Faults::new(vec![(whole, Fault::KillCoordinator)]);
+        let mut faults = Faults::new(vec![(whole, Fault::KillCoordinator)], 0);
         faults.job.events.insert("failover_completed".into(), 1);
         assert_eq!(faults.known(), []);
         faults.job.events.insert("failover_completed".into(), 2);
@@ -366,7 +371,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let first = (Moment::Ready(second), Fault::KillNode(1));
         let second_checkpoint = (Moment::Checkpoint(2), Fault::CutNode(2));
-        let mut faults = Faults::new(vec![first, second_checkpoint]);
+        let mut faults = Faults::new(vec![first, second_checkpoint], 0);
         assert_eq!(faults.known(), []);
         faults.job.ready = true;
         assert_eq!(faults.known(), [(second, Fault::KillNode(1))]);

@@ -139,7 +139,7 @@ struct Events<'a> {
 impl<'a> Events<'a> {
     fn new(job: &'a MpirunJob<'a>, nodes: &'a [Node], mpirun: libc::pid_t) -> Self {
         let mut timeline = job.options.timeline();
-        let faults = Faults::new(job.options.faults());
+        let faults = Faults::new(job.options.faults(), job.options.spare);
         let failpoint = Failpoint::new(job.options, job.stage);
         if faults.any() || failpoint.is_some() {
             timeline.add(POLL_EVERY, Event::Poll);
