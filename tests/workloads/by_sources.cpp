@@ -5,6 +5,8 @@
  *
  * It ends some rounds after GATE (see gate.h) has let it go so far; only rank 0 looks at that. With
  * THREADS, it is MPI_THREAD_MULTIPLE, and another thread reads clocks and draws, too. */
+/* Its C++ functions are gone from MPI, and do not compile without warnings. */
+#define OMPI_SKIP_MPICXX 1
 #include <fcntl.h>
 #include <mpi.h>
 #include <sys/random.h>
