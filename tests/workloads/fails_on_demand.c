@@ -1,6 +1,6 @@
 /* The last rank kills itself once it finds the file `fail` in a folder, which it removes: a failure
- * at a moment that a test chooses. It removes it by the system call itself, which is not undone when
- * it is rolled back: else it would fail again. Each adds up what its neighbours have.
+ * at a moment that a test chooses. It removes it by the system call itself, which is not undone
+ * when it is rolled back: else it would fail again. Each adds up what its neighbours have.
  * usage: fails_on_demand ITERATIONS FOLDER GATE */
 #include <mpi.h>
 #include <signal.h>
