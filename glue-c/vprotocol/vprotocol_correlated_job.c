@@ -19,15 +19,19 @@ static int ascending(const void *one, const void *other)
     return (a > b) - (a < b);
 }
 
-/* The host of a rank; NULL: PMIx does not know. */
-static char *host_of(uint32_t rank)
+/* What PMIx knows of a rank; NULL: nothing. */
+static char *text_of(uint32_t rank, const char *key)
 {
     opal_process_name_t name = { .jobid = OMPI_PROC_MY_NAME->jobid, .vpid = rank };
-    char *host = NULL;
+    char *text = NULL;
     int rc;
-    OPAL_MODEX_RECV_VALUE_OPTIONAL(rc, CORRELATED_PMIX(HOSTNAME), &name, &host,
-                                   CORRELATED_PMIX_STRING);
-    return OPAL_SUCCESS == rc ? host : NULL;
+    OPAL_MODEX_RECV_VALUE_OPTIONAL(rc, key, &name, &text, CORRELATED_PMIX_STRING);
+    return OPAL_SUCCESS == rc ? text : NULL;
+}
+
+static char *host_of(uint32_t rank)
+{
+    return text_of(rank, CORRELATED_PMIX(HOSTNAME));
 }
 
 /* World ranks on this node, as PMIx lists them. */
@@ -114,16 +118,6 @@ void mca_vprotocol_correlated_mend_locality(ompi_communicator_t *world)
     free(mine);
 }
 
-static char *locality(uint32_t rank)
-{
-    opal_process_name_t name = { .jobid = OMPI_PROC_MY_NAME->jobid, .vpid = rank };
-    char *text = NULL;
-    int rc;
-    OPAL_MODEX_RECV_VALUE_OPTIONAL(rc, CORRELATED_PMIX(LOCALITY_STRING), &name, &text,
-                                   CORRELATED_PMIX_STRING);
-    return OPAL_SUCCESS == rc ? text : NULL;
-}
-
 /* Processors that the ranks of this node may run on. The binding of a rank says nothing about the
  * others; a rank that was not bound inherits what mpirun was given. */
 static uint32_t processors(void)
@@ -147,7 +141,7 @@ int mca_vprotocol_correlated_job(rustbtl_job_t *job)
         return OMPI_ERR_OUT_OF_RESOURCE;
     }
     for (uint32_t i = 0; i < job->local_size; i++) {
-        localities[i] = locality(job->local_ranks[i]);
+        localities[i] = text_of(job->local_ranks[i], CORRELATED_PMIX(LOCALITY_STRING));
     }
     job->localities = localities;
     job->node = ompi_process_info.nodename;

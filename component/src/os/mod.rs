@@ -70,8 +70,9 @@ pub fn yield_now() {
     unsafe { libc::sched_yield() };
 }
 
-/// Sleep until one of the descriptors (-1: none) is readable, or so long.
-pub fn sleep_on<const COUNT: usize>(descriptors: [std::os::fd::RawFd; COUNT], ns: u64) {
+/// Sleep until one of the descriptors (-1: none) is readable, or so long. Is one of them no
+/// descriptor any more?
+pub fn sleep_on<const COUNT: usize>(descriptors: [std::os::fd::RawFd; COUNT], ns: u64) -> bool {
     let mut entries = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     let time = libc::timespec {
         tv_sec: (ns / 1_000_000_000) as libc::time_t,
@@ -80,7 +81,8 @@ pub fn sleep_on<const COUNT: usize>(descriptors: [std::os::fd::RawFd; COUNT], ns
     let none = core::ptr::null();
     // SAFETY: valid entries, a valid time. A descriptor may be another one by now: then it is over
     // too early.
-    unsafe { libc::ppoll(entries.as_mut_ptr(), COUNT as libc::nfds_t, &time, none) };
+    let ready = unsafe { libc::ppoll(entries.as_mut_ptr(), COUNT as libc::nfds_t, &time, none) };
+    ready > 0 && entries.iter().any(|entry| entry.revents & libc::POLLNVAL != 0)
 }
 
 /// Processor time of this thread.

@@ -23,6 +23,7 @@ use crate::engine::detached_sends::{
 };
 use crate::engine::shared::{Shared, shared};
 use crate::engine::transport_set::NETWORKS;
+use crate::os;
 use crate::os::idle_processor;
 use crate::os::process::leave_processor;
 use crate::os::signals;
@@ -37,7 +38,7 @@ use std::time::Duration;
 const ROOM_PAUSE: Duration = Duration::from_micros(100);
 const ROOM_PAUSE_MAX: Duration = Duration::from_millis(5);
 /// How long to sleep on the sockets: whether the job ends is asked so often.
-const SLEEP_MS: i32 = 20;
+const SLEEP_NS: u64 = 20_000_000;
 
 static HANDLE: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
 
@@ -127,10 +128,8 @@ fn look(shared: &'static Shared) -> Option<(bool, Next)> {
 }
 
 fn sleep_on(descriptors: [RawFd; NETWORKS]) {
-    let mut entries = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    // SAFETY: valid entries. A descriptor may be another one by now: then we poll once more.
-    let ready = unsafe { libc::poll(entries.as_mut_ptr(), NETWORKS as libc::nfds_t, SLEEP_MS) };
-    if ready > 0 && entries.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
+    // One may be another one by now: then we poll once more.
+    if os::sleep_on(descriptors, SLEEP_NS) {
         std::thread::sleep(ROOM_PAUSE);
     }
 }
