@@ -142,14 +142,14 @@ static unsigned suspicious_ms(void)
     return (unsigned) (mca_errmgr_correlated_params.failure_timeout * 1000 / 2);
 }
 
-void mca_errmgr_correlated_silence_measure(void)
+/* Calls `see` for each connection to another host. `carrier`: is its own interface connected to
+ * anything? */
+static void for_each_connection(void (*see)(int fd, unsigned ms, bool carrier, void *into),
+                                void *into)
 {
-    char list[900] = "", text[1000];
-    size_t used = 0;
-    int count = 0, silent = 0;
     struct ifaddrs *interfaces = NULL;
     DIR *folder = opendir("/proc/self/fd");
-    if (0 != getifaddrs(&interfaces)) {
+    if (NULL == folder || 0 != getifaddrs(&interfaces)) {
         interfaces = NULL;
     }
     for (struct dirent *entry = NULL == folder ? NULL : readdir(folder); NULL != entry;
@@ -157,29 +157,48 @@ void mca_errmgr_correlated_silence_measure(void)
         struct sockaddr_storage own;
         unsigned ms = 0;
         const int fd = atoi(entry->d_name);
-        if ('.' == entry->d_name[0] || !silence_of(fd, &ms, &own)) {
-            continue;
-        }
-        count++;
-        if (ms < suspicious_ms()) {
-            continue;
-        }
-        silent++;
-        const bool carrier = has_carrier(interfaces, (struct sockaddr *) &own);
-        /* Those for which there is no room are reported when these are decided. */
-        int length = snprintf(list + used, sizeof(list) - used, " %d:%u%s", fd, ms,
-                              carrier ? "" : "!");
-        if (0 < length && (size_t) length < sizeof(list) - used) {
-            used += (size_t) length;
-        } else {
-            list[used] = '\0';
+        if ('.' != entry->d_name[0] && silence_of(fd, &ms, &own)) {
+            see(fd, ms, has_carrier(interfaces, (struct sockaddr *) &own), into);
         }
     }
     if (NULL != folder) {
         closedir(folder);
     }
     freeifaddrs(interfaces);
-    snprintf(text, sizeof(text), "%d %d%s", count, silent, list);
+}
+
+/* What is reported: all connections, those that are silent, and which these are. */
+typedef struct measured {
+    int count, silent;
+    size_t used;
+    char list[900];
+} measured_t;
+
+static void measure_one(int fd, unsigned ms, bool carrier, void *into)
+{
+    measured_t *measured = into;
+    measured->count++;
+    if (ms < suspicious_ms()) {
+        return;
+    }
+    measured->silent++;
+    /* Those for which there is no room are reported when these are decided. */
+    const size_t room = sizeof(measured->list) - measured->used;
+    int length = snprintf(measured->list + measured->used, room, " %d:%u%s", fd, ms,
+                          carrier ? "" : "!");
+    if (0 < length && (size_t) length < room) {
+        measured->used += (size_t) length;
+    } else {
+        measured->list[measured->used] = '\0';
+    }
+}
+
+void mca_errmgr_correlated_silence_measure(void)
+{
+    measured_t measured = { .count = 0 };
+    char text[1000];
+    for_each_connection(measure_one, &measured);
+    snprintf(text, sizeof(text), "%d %d%s", measured.count, measured.silent, measured.list);
     (void) mca_errmgr_correlated_coordinator_send(RUSTBTL_KEY_QUIET, text);
 }
 
@@ -194,26 +213,15 @@ void mca_errmgr_correlated_silence_cut(const char *id)
     }
 }
 
+static void end_without_carrier(int fd, unsigned ms, bool carrier, void *unused)
+{
+    (void) unused;
+    if (ms >= 2 * suspicious_ms() && !carrier) {
+        (void) shutdown(fd, SHUT_RDWR);
+    }
+}
+
 void mca_errmgr_correlated_silence_end_without_carrier(void)
 {
-    const unsigned timeout_ms = 2 * suspicious_ms();
-    struct ifaddrs *interfaces = NULL;
-    DIR *folder = opendir("/proc/self/fd");
-    if (NULL == folder || 0 != getifaddrs(&interfaces)) {
-        interfaces = NULL;
-    }
-    for (struct dirent *entry = NULL == folder ? NULL : readdir(folder); NULL != entry;
-         entry = readdir(folder)) {
-        struct sockaddr_storage own;
-        unsigned ms = 0;
-        const int fd = atoi(entry->d_name);
-        if ('.' != entry->d_name[0] && silence_of(fd, &ms, &own) && ms >= timeout_ms
-            && !has_carrier(interfaces, (struct sockaddr *) &own)) {
-            (void) shutdown(fd, SHUT_RDWR);
-        }
-    }
-    if (NULL != folder) {
-        closedir(folder);
-    }
-    freeifaddrs(interfaces);
+    for_each_connection(end_without_carrier, NULL);
 }
