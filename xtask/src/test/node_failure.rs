@@ -263,14 +263,14 @@ fn diverged(events: &str) -> bool {
 /// A rank that does something else than before its failure has all rolled back, and the user reads
 /// which one, and what it did. When its set fails again, nothing is replayed.
 fn diverges() -> Result<()> {
-    let program = mpi::compile(&paths::root().join("tests/workloads/tests_by_clock.c"))?;
+    let program = mpi::compile(&paths::root().join("tests/workloads/tests_by_start.c"))?;
     let program = program.display().to_string();
     let scratch = Scratch::new("diverges")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let words = [program.as_str(), "4000"];
     let known = workloads::hash(&TestJob::new(2, 2, &words).run()?)?;
     let job = workloads::protected(TestJob::new(2, 2, &words), &checkpoints);
-    let job = job.with(&["--kill-rank", "3@1.5", "--kill-at-event", "replay_completed@2=rank:3"]);
+    let job = job.with(&["--kill-rank", "3@3", "--kill-at-event", "replay_completed@2=rank:3"]);
     let outcome = job.run()?;
     outcome.must(outcome.code == 0, "the job failed")?;
     outcome.must(workloads::hash(&outcome)? == known, "the answer is another one")?;
