@@ -2,10 +2,10 @@
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::ptr;
 use std::time::Duration;
+use std::{mem, ptr};
 
 /// A C string from a path or a word; one with a NUL inside is refused.
 pub fn c_string(text: impl AsRef<OsStr>) -> io::Result<CString> {
@@ -72,6 +72,38 @@ pub fn unshare(flags: libc::c_int) -> io::Result<()> {
 pub fn enter(namespace: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: the descriptor is open for the length of the call.
     check(unsafe { libc::setns(namespace.as_raw_fd(), 0) }).map(drop)
+}
+
+/// Makes an open `/dev/net/tun` an Ethernet device with this name, in the network namespace in which
+/// it was opened.
+pub fn name_tap(file: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    // SAFETY: all zeros is a valid `ifreq`.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    if name.len() >= request.ifr_name.len() {
+        return Err(io::Error::other("the name of the device is too long"));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
+    // SAFETY: TUNSETIFF reads and writes an `ifreq`, which outlives the call.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) }).map(drop)
+}
+
+/// Waits until one of the descriptors is ready or time is over (`None`: never).
+pub fn poll(on: &mut [libc::pollfd], patience: Option<Duration>) -> io::Result<()> {
+    let time = patience.map(|patience| libc::timespec {
+        tv_sec: patience.as_secs() as libc::time_t,
+        tv_nsec: patience.subsec_nanos().into(),
+    });
+    let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
+    let count = on.len() as libc::nfds_t;
+    // SAFETY: `on` and `time` outlive the call; without a signal mask the thread's own stays.
+    let done = check(unsafe { libc::ppoll(on.as_mut_ptr(), count, time, ptr::null()) });
+    match done {
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+        done => done.map(drop),
+    }
 }
 
 /// The host name as this UTS namespace sees it.

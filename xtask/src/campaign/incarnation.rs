@@ -192,9 +192,14 @@ pub fn events(checkpoints: &Path) -> String {
     let mut text = String::new();
     for job in jobs.flatten() {
         let notes = fs::read_to_string(job.path().join("events.jsonl")).unwrap_or_default();
-        let notes: Vec<&str> = notes.lines().collect();
-        let shown = &notes[notes.len().saturating_sub(EVENTS_SHOWN)..];
-        text += &format!("  {}:\n    {}\n", job.path().display(), shown.join("\n    "));
+        text += &format!("  {}:\n{}", job.path().display(), last_events(&notes));
     }
     text
+}
+
+/// The last lines of what a coordinator has logged.
+pub fn last_events(events: &str) -> String {
+    let lines: Vec<&str> = events.lines().collect();
+    let shown = &lines[lines.len().saturating_sub(EVENTS_SHOWN)..];
+    format!("    {}\n", shown.join("\n    "))
 }

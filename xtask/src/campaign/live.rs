@@ -7,7 +7,7 @@ use super::draw::{Chance, PROGRAMS};
 use super::incarnation;
 use crate::error::{Failure, Result};
 use crate::test::scratch::Scratch;
-use crate::test::workloads::{self, Shape, Undisturbed, What};
+use crate::test::workloads::{self, Program, Shape, Undisturbed, What};
 
 /// Where jobs run: at least one node besides mpirun's.
 const SHAPES: [Shape; 5] = [(2, 1), (2, 2), (3, 1), (3, 2), (2, 3)];
@@ -23,12 +23,12 @@ const RING_ITERATIONS: u64 = 8000;
 pub struct KnownAnswers(BTreeMap<(usize, Shape), Undisturbed>);
 
 impl KnownAnswers {
-    fn get(&mut self, program: usize, shape: Shape) -> Result<Undisturbed> {
-        if let Some(known) = self.0.get(&(program, shape)) {
+    /// What `what` answers, which is program number `index`.
+    pub fn get(&mut self, index: usize, what: &Program, shape: Shape) -> Result<Undisturbed> {
+        if let Some(known) = self.0.get(&(index, shape)) {
             return Ok(known.clone());
         }
         let scratch = Scratch::new("undisturbed")?;
-        let what = &PROGRAMS[program].0;
         let known = match what.what {
             What::Hash { source: "hash_ring.c", .. } => {
                 let outcome = what.job(shape, RING_ITERATIONS, &scratch)?.run()?;
@@ -37,7 +37,7 @@ impl KnownAnswers {
             }
             _ => what.undisturbed(shape, &scratch)?,
         };
-        self.0.insert((program, shape), known.clone());
+        self.0.insert((index, shape), known.clone());
         Ok(known)
     }
 }
@@ -104,7 +104,7 @@ pub struct LiveRun {
 impl LiveRun {
     /// Does what is planned; the answer must be that of an undisturbed run.
     pub fn go(&mut self, plan: &Plan, known: &mut KnownAnswers) -> Result<()> {
-        let known = known.get(plan.program, plan.shape)?;
+        let known = known.get(plan.program, &PROGRAMS[plan.program].0, plan.shape)?;
         let scratch = Scratch::new("live")?;
         let checkpoints = workloads::checkpoint_folder(&scratch)?;
         let done = self.live(plan, &known, &scratch, &checkpoints);

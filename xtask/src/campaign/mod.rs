@@ -2,6 +2,7 @@
 //! run must give the answer of an undisturbed one.
 
 mod draw;
+mod hostile;
 mod incarnation;
 mod live;
 
@@ -35,6 +36,10 @@ pub struct CampaignOptions {
     /// Break programs, nodes and cables of jobs that go on, in place of whole jobs
     #[arg(long, conflicts_with = "checkpoints")]
     live: bool,
+    /// Everything that a hostile surrounding does to jobs that go on: signals to every process,
+    /// cuts, lossy cables, full disks and logs, several at once
+    #[arg(long, conflicts_with_all = ["checkpoints", "live"])]
+    hostile: bool,
     /// Begin no run after so many minutes
     #[arg(long, value_name = "M")]
     minutes: Option<f64>,
@@ -50,6 +55,8 @@ struct Sum {
     checkpoints: usize,
     kills: usize,
     restarts: usize,
+    /// Jobs that have ended with a reason, without an answer.
+    ended: usize,
     failed: Vec<u64>,
     all: Vec<Value>,
 }
@@ -65,7 +72,9 @@ pub fn run(options: &CampaignOptions) -> Result<()> {
             println!("time is over: {} of {} runs", sum.runs, options.runs);
             break;
         }
-        if options.live {
+        if options.hostile {
+            one_hostile(options, number, &mut known_live, &mut sum);
+        } else if options.live {
             one_live(options, number, &mut known_live, &mut sum);
         } else {
             one(options, number, &mut known, &mut sum);
@@ -73,12 +82,14 @@ pub fn run(options: &CampaignOptions) -> Result<()> {
         write(options, &sum)?;
     }
     println!(
-        "\n{} runs, seed {}: {} checkpoints, {} kills, {} restarts, {} runs failed",
+        "\n{} runs, seed {}: {} checkpoints, {} kills, {} restarts, {} ended with a reason, \
+         {} runs failed",
         sum.runs,
         options.seed,
         sum.checkpoints,
         sum.kills,
         sum.restarts,
+        sum.ended,
         sum.failed.len()
     );
     if sum.failed.is_empty() { Ok(()) } else { fail!("runs that failed: {:?}", sum.failed) }
@@ -111,6 +122,44 @@ fn one_live(options: &CampaignOptions, number: u64, known: &mut live::KnownAnswe
         "run": number, "program": name, "shape": format!("{nodes} × {ppn}"), "faults": faults,
         "broken": run.broken, "back": run.rolled_back, "seconds": seconds,
         "note": run.note, "failure": result.err().map(|Failure(reason)| reason),
+    }));
+}
+
+fn one_hostile(
+    options: &CampaignOptions,
+    number: u64,
+    known: &mut live::KnownAnswers,
+    sum: &mut Sum,
+) {
+    let plan = hostile::Plan::draw(options.seed, number);
+    let (name, (nodes, ppn)) = (plan.name(), plan.shape);
+    let start = Instant::now();
+    let mut run = hostile::HostileRun::default();
+    let result = run.go(&plan, known);
+    let seconds = start.elapsed().as_secs_f64();
+    let word = match (&result, &run.ended) {
+        (Err(_), _) => "FAIL",
+        (Ok(()), Some(_)) => "end ",
+        (Ok(()), None) => "ok  ",
+    };
+    let why = run.ended.as_ref().map_or(String::new(), |why| format!(", ended: {why}"));
+    println!(
+        "{word} {number:4}  {name}: {nodes} × {ppn}; {}; {} rolled back{why} ({seconds:.0} s)",
+        plan.words(),
+        run.rolled_back
+    );
+    if let Err(Failure(reason)) = &result {
+        let again = format!("--hostile --seed {} --first {number} --runs 1", options.seed);
+        println!("{reason}\n  again: cargo xtask campaign {again}");
+        sum.failed.push(number);
+    }
+    sum.runs += 1;
+    sum.restarts += run.rolled_back;
+    sum.ended += usize::from(run.ended.is_some());
+    sum.all.push(json!({
+        "run": number, "program": name, "shape": format!("{nodes} × {ppn}"),
+        "faults": plan.words(), "back": run.rolled_back, "seconds": seconds,
+        "ended": run.ended, "failure": result.err().map(|Failure(reason)| reason),
     }));
 }
 
@@ -162,7 +211,7 @@ fn write(options: &CampaignOptions, sum: &Sum) -> Result<()> {
     let document = json!({
         "seed": options.seed, "lines_a_life": options.checkpoints, "first": options.first,
         "runs": sum.runs, "lines": sum.checkpoints,
-        "deaths": sum.kills, "restarts": sum.restarts, "failed": sum.failed, "all": sum.all,
+        "deaths": sum.kills, "restarts": sum.restarts, "ended": sum.ended, "failed": sum.failed, "all": sum.all,
     });
     fs::write(&file, format!("{document:#}\n")).context(|| file.display().to_string())
 }

@@ -24,6 +24,7 @@ mod slurm;
 mod stage;
 mod supervise;
 mod timeline;
+mod user_link;
 mod victim;
 
 pub use options::ClusterOptions;

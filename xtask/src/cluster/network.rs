@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use super::nodes::Node;
 use super::options::NODES_MAX;
 use super::partition::{Direction, Partition};
+use super::user_link::{self, Cable, LinkFaults};
 use crate::error::{Context, Result, fail, failure};
 use crate::paths;
 use crate::sys;
@@ -31,16 +32,22 @@ pub fn ipv4_of_login() -> String {
     format!("10.77.0.{}", NODES_MAX + 1)
 }
 
-/// Puts the bridge into the namespace of the caller and a cable into each node.
-pub fn connect(nodes: &[Node]) -> Result<()> {
+/// Puts the bridge into the namespace of the caller and a cable into each node, which may lose and
+/// delay what it carries.
+pub fn connect(nodes: &[Node], faults: Option<LinkFaults>) -> Result<()> {
     let with_v6 = Path::new("/proc/net/if_inet6").exists();
     let mut bridge = "link add br0 type bridge\nlink set br0 up\n".to_string();
+    let mut cables = Vec::new();
     for (i, node) in nodes.iter().enumerate() {
-        let net = node.namespaces[0].as_raw_fd();
-        bridge += &format!(
-            "link add port{i} type veth peer name {INTERFACE} netns /proc/1/fd/{net}\n\
-             link set port{i} master br0 up\n"
-        );
+        if faults.is_some() {
+            cables.push(Cable::make(node, INTERFACE, &format!("port{i}"))?);
+        } else {
+            let net = node.namespaces[0].as_raw_fd();
+            bridge += &format!(
+                "link add port{i} type veth peer name {INTERFACE} netns /proc/1/fd/{net}\n"
+            );
+        }
+        bridge += &format!("link set port{i} master br0 up\n");
     }
     ip(None, &bridge).context(|| "making the network of the cluster".into())?;
     for (i, node) in nodes.iter().enumerate() {
@@ -54,7 +61,7 @@ pub fn connect(nodes: &[Node]) -> Result<()> {
         let net = node.namespaces[0].as_raw_fd();
         ip(Some(net), &script).context(|| format!("giving {} its address", node.name))?;
     }
-    Ok(())
+    faults.map_or(Ok(()), |faults| user_link::carry(cables, faults))
 }
 
 /// The namespace of the caller has the bridge; now it is a node on it.

@@ -64,6 +64,6 @@ pub fn make(options: &ClusterOptions, stage: &Stage) -> Result<Vec<Node>> {
         env::set_current_dir(&folder).context(|| folder.display().to_string())?;
         nodes.push(Node { name, namespaces });
     }
-    network::connect(&nodes)?;
+    network::connect(&nodes, options.link)?;
     Ok(nodes)
 }

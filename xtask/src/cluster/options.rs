@@ -14,6 +14,7 @@ use super::faults::{
 use super::partition::{Partition, PartitionAtEvent};
 use super::signals::SignalAtEvent;
 use super::timeline::{Event, Timeline};
+use super::user_link::LinkFaults;
 use super::victim::Victim;
 use crate::error::{Result, fail, failure};
 
@@ -140,6 +141,10 @@ pub struct ClusterOptions {
     /// an event
     #[arg(long, value_name = "EVENT@K=SIGNAL/WHO")]
     signal_at_event: Vec<SignalAtEvent>,
+    /// Cables lose so many percent of their frames (of 1,500 bytes) and take so long for each, in
+    /// both directions: loss=PERCENT, delay=MS, or both with a comma between
+    #[arg(long, value_name = "FAULTS")]
+    pub link: Option<LinkFaults>,
     /// Write TEXT to FILE when the checkpoints of `--checkpoint-at` are complete or have failed
     #[arg(long, num_args = 2, value_names = ["FILE", "TEXT"], requires = "checkpoint_at")]
     pub write_after: Option<Vec<String>>,

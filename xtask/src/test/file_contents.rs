@@ -13,7 +13,7 @@ use crate::error::{Context, Result};
 use std::fs;
 
 /// In C, in all ways.
-const IN_C: Program = Program {
+pub const IN_C: Program = Program {
     name: "files that are read and changed",
     what: What::Hash {
         source: "file_contents.c",
@@ -22,7 +22,7 @@ const IN_C: Program = Program {
     },
 };
 /// In Fortran: records, and a file that replaces the last one.
-const IN_FORTRAN: Program = Program {
+pub const IN_FORTRAN: Program = Program {
     name: "files that are read and changed, Fortran",
     what: What::Hash {
         source: "file_contents_fortran.f90",
