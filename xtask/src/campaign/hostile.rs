@@ -17,7 +17,7 @@ use crate::test::workloads::{Program, Shape, Undisturbed};
 const SHAPES: [Shape; 6] = [(2, 1), (2, 2), (3, 1), (4, 1), (3, 2), (2, 3)];
 /// How long a job may last: with cuts, lossy cables and replays.
 const SECONDS: u32 = 300;
-/// When something happens.
+/// When something happens; the first thing at one of the first [`ALWAYS`], which come by themselves.
 const MOMENTS: [&str; 12] = [
     "ready@1",
     "checkpoint_started@1",
@@ -32,6 +32,7 @@ const MOMENTS: [&str; 12] = [
     "rank_failed@1",
     "node_lost@1",
 ];
+const ALWAYS: usize = 7;
 const SIGNALS: [&str; 5] = ["TERM", "INT", "HUP", "KILL", "PAUSE"];
 /// What has to be read where a job ends early: one of these.
 const REASONS: [&str; 9] = [
@@ -102,7 +103,8 @@ impl Plan {
 
     fn break_something(&mut self, chance: &mut Chance) {
         let (nodes, ranks) = (self.shape.0, self.shape.0 * self.shape.1);
-        let moment = chance.pick(&MOMENTS);
+        let moments = if self.faults.is_empty() { ALWAYS } else { MOMENTS.len() };
+        let moment = chance.pick(&MOMENTS[..moments]);
         let node = 1 + chance.below(u64::from(nodes - 1));
         let rank = chance.below(u64::from(ranks));
         match chance.below(20) {
