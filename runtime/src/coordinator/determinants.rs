@@ -342,9 +342,15 @@ impl Determinants {
         self.persists = true;
     }
 
+    /// There was a coordinator before this one. What ranks had sent it may be nowhere else, also
+    /// where it had persisted nothing yet: all are asked for it.
+    pub fn after_failover(&mut self) {
+        self.resumed = true;
+    }
+
     /// Everything that the coordinator before this one has persisted of a set, in that order.
     pub fn resume(&mut self, batches: Vec<DeterminantBatch>) {
-        self.resumed = true;
+        self.after_failover();
         let Some(last) = batches.last() else { return };
         let (set, incarnation, recorded) = (last.set, last.incarnation, last.upto);
         let records = batches.into_iter().flat_map(|batch| batch.records);

@@ -17,6 +17,8 @@ const MOMENTS: (f64, f64) = (0.5, 4.0);
 const SECONDS: u32 = 300;
 /// Iterations of the ring, which waits at each for determinants to be stable.
 const RING_ITERATIONS: u64 = 8000;
+/// Runs over cables that lose and delay have so many times fewer iterations.
+const SHORTER: u64 = 40;
 
 /// Answers of undisturbed runs.
 #[derive(Default)]
@@ -38,6 +40,25 @@ impl KnownAnswers {
             _ => what.undisturbed(shape, &scratch)?,
         };
         self.0.insert((index, shape), known.clone());
+        Ok(known)
+    }
+
+    /// The same of a run that is so much shorter, for a network that is slower.
+    pub fn shorter(&mut self, index: usize, what: &Program, shape: Shape) -> Result<Undisturbed> {
+        let long = self.get(index, what, shape)?;
+        let place = (usize::MAX - index, shape);
+        if !matches!(what.what, What::Hash { .. }) {
+            return Ok(long);
+        }
+        if let Some(known) = self.0.get(&place) {
+            return Ok(known.clone());
+        }
+        let scratch = Scratch::new("undisturbed")?;
+        let iterations = (long.iterations / SHORTER).max(1);
+        let outcome = what.job(shape, iterations, &scratch)?.run()?;
+        let answer = what.answer(&outcome, &scratch)?;
+        let known = Undisturbed { iterations, answer, seconds: 0.0 };
+        self.0.insert(place, known.clone());
         Ok(known)
     }
 }

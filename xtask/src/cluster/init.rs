@@ -10,11 +10,12 @@ use super::faults::{Fault, Faults};
 use super::mpirun::MpirunJob;
 use super::nodes::Node;
 use super::options::ClusterOptions;
+use super::partition::Partition;
 use super::slurm::{self, Slurm};
 use super::stage::Stage;
 use super::supervise::ENDING;
 use super::timeline::{Event, Timeline};
-use super::{KILLED, TIMED_OUT, nodes, processes};
+use super::{KILLED, TIMED_OUT, network, nodes, processes};
 use crate::error::{Context, Result, say};
 use crate::report;
 use crate::sys::{self, Signals};
@@ -27,6 +28,9 @@ const JOB_PATIENCE: Duration = Duration::from_millis(50);
 const POLL_EVERY: Duration = Duration::from_millis(20);
 /// How long daemons may outlive mpirun before they are killed and named.
 const LEFTOVER_PATIENCE: Duration = Duration::from_secs(3);
+/// The same where a node was cut off: only when it can be reached again, and TCP has noticed, does
+/// what is left of it learn that it may end.
+const REACHED_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Runs the whole job; gives the exit code of the cluster.
 pub fn main(options: &ClusterOptions, mask: &libc::sigset_t) -> Result<i32> {
@@ -46,11 +50,19 @@ pub fn main(options: &ClusterOptions, mask: &libc::sigset_t) -> Result<i32> {
         None
     };
     let mpirun = job.start(&job.program())?;
-    let Ended { code, asked } = attend(mpirun, &job, &nodes, &signals)?;
+    let Ended { code, asked, cuts } = attend(mpirun, &job, &nodes, &signals)?;
     let seconds = start.elapsed().as_secs_f64();
     match slurm {
         Some(slurm) => end_slurm(&slurm, &nodes, &stage)?,
-        None => end_leftovers(&signals, asked)?,
+        None => {
+            cuts.iter().try_for_each(|&cut| network::part(&nodes, cut, false))?;
+            let were_cut = options.cuts_heal();
+            end_leftovers(
+                &signals,
+                asked,
+                if were_cut { REACHED_PATIENCE } else { LEFTOVER_PATIENCE },
+            )?;
+        }
     }
     if let Some(disk) = disk {
         disk.keep()?;
@@ -66,6 +78,8 @@ struct Ended {
     code: i32,
     /// A signal or the time limit made it.
     asked: bool,
+    /// Nodes that are still cut off.
+    cuts: Vec<Partition>,
 }
 
 /// Waits for mpirun; a signal or the time limit asks it to end, and then makes it.
@@ -86,7 +100,7 @@ fn attend(
             Some(signal) if signal.number == libc::SIGCHLD => {
                 if let Some(status) = reap_until(mpirun, &mut events)? {
                     let code = verdict.unwrap_or(sys::exit_code(status));
-                    return Ok(Ended { code, asked });
+                    return Ok(Ended { code, asked, cuts: core::mem::take(&mut events.cuts) });
                 }
             }
             Some(_) if asked => kill_all(),
@@ -134,6 +148,8 @@ struct Events<'a> {
     over: usize,
     /// Checkpoints that are complete.
     checkpoints: usize,
+    /// Nodes that are cut off.
+    cuts: Vec<Partition>,
 }
 
 impl<'a> Events<'a> {
@@ -147,6 +163,7 @@ impl<'a> Events<'a> {
         let (commands, start) = (Vec::new(), Instant::now());
         let (asked, over, checkpoints) = (0, 0, 0);
         Self {
+            cuts: Vec::new(),
             job,
             nodes,
             mpirun,
@@ -188,7 +205,11 @@ impl<'a> Events<'a> {
         let done =
             self.faults.strike(fault, self.nodes, self.job.stage, self.job.options.ranks())?;
         say!("cluster: {:.3} s: {done}", self.start.elapsed().as_secs_f64());
+        if let Fault::Heal(partition) = fault {
+            self.cuts.retain(|cut| *cut != partition);
+        }
         if let Fault::Partition(partition) = fault {
+            self.cuts.push(partition);
             self.timeline.add(partition.lasts, Event::Break(Fault::Heal(partition)));
         }
         if let Fault::Signal(sent) = fault
@@ -283,8 +304,8 @@ fn reap_until(wanted: libc::pid_t, events: &mut Events<'_>) -> Result<Option<lib
 
 /// Gives daemons and ranks a moment to follow mpirun, then kills those that stay. It names them
 /// too, unless the end was `asked` for: then mpirun may have gone before it had notified everybody.
-fn end_leftovers(signals: &Signals, asked: bool) -> Result<()> {
-    let end = Instant::now() + LEFTOVER_PATIENCE;
+fn end_leftovers(signals: &Signals, asked: bool, patience: Duration) -> Result<()> {
+    let end = Instant::now() + patience;
     loop {
         match sys::reap(-1) {
             Err(_) => return Ok(()), // no child is left
@@ -298,7 +319,7 @@ fn end_leftovers(signals: &Signals, asked: bool) -> Result<()> {
         signals.next(Some(patience)).context(|| "reading signals".into())?;
     }
     if !asked {
-        name_leftovers();
+        name(processes::all(), patience);
     }
     kill_all();
     Ok(())
@@ -312,25 +333,21 @@ fn end_slurm(slurm: &Slurm, nodes: &[Node], stage: &Stage) -> Result<()> {
     }
     let guests = slurm.guests();
     if !guests.is_empty() {
-        name(guests.into_iter());
+        name(guests.into_iter(), LEFTOVER_PATIENCE);
     }
     slurm::left_behind(nodes, stage)?;
     kill_all();
     Ok(())
 }
 
-fn name_leftovers() {
-    name(processes::all());
-}
-
-fn name(pids: impl Iterator<Item = libc::pid_t>) {
+fn name(pids: impl Iterator<Item = libc::pid_t>, patience: Duration) {
     let name = |pid: libc::pid_t| {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
         Some(format!("{} ({pid})", name.trim()))
     };
     say!(
         "cluster: killed what was still running {} s after mpirun had ended: {}",
-        LEFTOVER_PATIENCE.as_secs(),
+        patience.as_secs(),
         pids.filter_map(name).collect::<Vec<_>>().join(", ")
     );
 }

@@ -146,6 +146,19 @@ fn a_set_that_moves_to_the_node_of_its_replica_gets_another_replica() {
     assert!(out.contains(&Out::Agent(11, ToNode::DropDeterminants { set: SET })));
 }
 
+/// The coordinator before this one was killed before it had persisted anything.
+#[test]
+fn after_a_failover_all_are_asked_for_what_they_have_recorded() {
+    let mut all = Determinants::new(0);
+    all.enable_persistence();
+    all.after_failover();
+    all.handle(10, &hello(0, 0, FIRST));
+    assert!(!all.handle(10, &FromNode::Rank { rank: PeerId(0), message: FromRank::Ready {} }));
+    assert_eq!(all.take_out(), [Out::Rank(PeerId(0), ToRank::ResendDeterminants {})]);
+    all.handle(10, &recorded(0, FIRST, 0, &[0]));
+    assert_eq!(stable(&all.take_out()), [(0, 1)]);
+}
+
 #[test]
 fn what_is_sent_again_is_answered_again_and_replicated_once() {
     let mut all = job(&[10, 11]);

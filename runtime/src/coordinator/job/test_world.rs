@@ -99,6 +99,7 @@ impl World {
         let kept = serde_json::to_vec(&self.job.state()).unwrap();
         let (answers, persisted) = (self.answers, core::mem::take(&mut self.persisted));
         self = Self { answers, ..Self::empty() };
+        self.determinants.after_failover();
         for persisted in persisted.into_values() {
             let batches = persisted.iter().map(|batch| DeterminantBatch::decode(batch).unwrap());
             self.determinants.resume(batches.collect());
