@@ -55,7 +55,7 @@ pub use replay::ReplayDeterminants;
 use slot_map::SlotMap;
 use state::{Channel, Comm, PeerState, PendingReceive, PendingSend, UnexpectedMessage};
 use std::collections::BTreeMap;
-pub use verify_sends::{PayloadDigest, PayloadMismatch, digest};
+pub use verify_sends::PayloadMismatch;
 
 /// MPI-3.1 §3.4. Ready mode is standard mode here; buffered mode is a standard send from a buffer
 /// that the driver owns.
@@ -164,7 +164,7 @@ pub struct Engine<H: Host> {
     in_flight: u32,
     /// Sends that are complete for the program, not for the engine.
     detached: usize,
-    /// Digests of messages that leave the set are sent.
+    /// Messages that leave the set have a digest, and repeated ones are compared.
     verifies_sends: bool,
     /// Piggybacked determinants are accepted (piggyback.rs).
     accepts_piggyback: bool,

@@ -5,6 +5,7 @@
 //! received vectors when a channel between them opens again (`resync.rs`). The vector of a
 //! checkpoint says which records of its payload log the peer may trim.
 
+use super::verify_sends::{AcceptedContent, RECENT};
 use super::{Engine, FrameError, Host, PeerId};
 use crate::host::LogEntry;
 use crate::ids::ContextId;
@@ -17,6 +18,10 @@ use std::collections::{BTreeMap, BTreeSet};
 const ENTRY_BYTES: usize = 24;
 const ARRIVED: u32 = 1;
 const OPEN: u32 = 2;
+/// Sum over what was accepted (`verify_sends.rs`).
+const CONTENT: u32 = 3;
+/// Two of the numbers that the receiver remembers; their place is in `lanes`.
+const REMEMBERED: u32 = 4;
 
 /// An encoded entry.
 pub(super) type Entry = [u8; ENTRY_BYTES];
@@ -50,6 +55,8 @@ pub struct ReceivedVector {
     pub(super) lanes: BTreeMap<u32, Lanes>,
     /// Accepted messages that are not complete.
     pub(super) open: BTreeSet<Name>,
+    /// What these messages contained, by context id, where that is verified. Not of a checkpoint.
+    pub(super) contents: BTreeMap<u32, AcceptedContent>,
 }
 
 /// First bytes of an encoded [`ReceivedVector`]: name and version.
@@ -91,6 +98,19 @@ impl ReceivedVector {
             let (kind, context) = (u32::read_at(raw, 0), u32::read_at(raw, 4));
             let (lane, lanes) = (i32::read_at(raw, 8), u32::read_at(raw, 12));
             let number = u64::read_at(raw, 16);
+            if kind == CONTENT {
+                self.contents.entry(context).or_default().sum = number;
+                continue;
+            }
+            if kind == REMEMBERED {
+                let contents = self.contents.entry(context).or_default();
+                let Some([even, odd]) = contents.recent.as_chunks_mut().0.get_mut(lanes as usize)
+                else {
+                    return Err(FrameError::Unexpected("resync entry outside of what is recent"));
+                };
+                (*even, *odd) = (number as u32, (number >> 32) as u32);
+                continue;
+            }
             let span = i64::from(lane) - i64::from(lanes) + 1;
             if lane > 0 || lanes == 0 || span < i64::from(i32::MIN) || (lane == 0 && lanes > 1) {
                 return Err(FrameError::Unexpected("resync entry outside of the tags"));
@@ -163,6 +183,24 @@ impl<H: Host> Engine<H> {
             debug_assert!(read.is_ok(), "own entries can be read");
         }
         received
+    }
+
+    /// What these messages contained.
+    pub(super) fn content_entries(&self, id: PeerId) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        for channel in self.channels.iter().filter(|channel| channel.peer == id) {
+            let Some(contents) = &channel.contents else { continue };
+            entries.push(entry(CONTENT, channel.context, 0, 0, contents.accepted));
+            let (pairs, _) = contents.recent.as_chunks();
+            const { assert!(RECENT.is_multiple_of(2)) };
+            for (at, &[even, odd]) in (0..).zip(pairs) {
+                let both = u64::from(even) | u64::from(odd) << 32;
+                if both != 0 {
+                    entries.push(entry(REMEMBERED, channel.context, 0, at, both));
+                }
+            }
+        }
+        entries
     }
 
     /// The same as encoded entries.

@@ -19,6 +19,7 @@ use super::{Engine, FrameError, Host, PeerId, SendOutcome};
 use crate::host::{LogEntry, PeerInfo, Status};
 use crate::ids::{Incarnation, LogRecord, SendId};
 use crate::matching::Key;
+use crate::payload_digest::PayloadDigest;
 use crate::send_gate::Recorded;
 use crate::streams::Lanes;
 use crate::wire::{FLAG_LAST, FLAG_REANNOUNCE, FrameType, HEADER_BYTES, Header};
@@ -133,7 +134,8 @@ impl<H: Host> Engine<H> {
 
     /// Send what was accepted from the peer, as the first frames of a channel.
     pub(super) fn send_received_vector(&mut self, host: &mut H, id: PeerId) {
-        let entries = self.received_entries(id);
+        let mut entries = self.received_entries(id);
+        entries.extend(self.content_entries(id));
         self.send_vector(host, id, FrameType::Resync, &entries);
     }
 
@@ -196,18 +198,21 @@ impl<H: Host> Engine<H> {
                 waiting.insert(name, SendId::new(index, generation));
             }
         }
+        let mut unaccepted: BTreeMap<u32, u64> = BTreeMap::new();
         let mut after = None;
         while let Some((record, entry)) = host.log_next(id, after) {
             after = Some(record);
             let name = name_of(entry.stream.context.0, entry.stream.lane, entry.sequence.0);
             let send = waiting.remove(&name);
-            if received.accepted(name) {
-                self.send_logged_digest(host, record, &entry);
-            }
             if !received.accepted(name) {
                 self.counters.resent_messages += 1;
-                self.resend(host, record, &entry, send, 0);
-            } else if received.open.remove(&name) {
+                let digest = self.resend(host, record, &entry, send, 0);
+                let sum = unaccepted.entry(name.0).or_default();
+                *sum = sum.wrapping_add(digest.of_message(entry.tag, entry.sequence.0));
+                continue;
+            }
+            self.verify_logged(host, (record, &entry), &received);
+            if received.open.remove(&name) {
                 self.resend(host, record, &entry, send, FLAG_REANNOUNCE);
             } else if let Some(send) = send {
                 // Accepted and not open: it was matched.
@@ -218,6 +223,7 @@ impl<H: Host> Engine<H> {
             // Trimmed from the log: a checkpoint of the peer's set contains it, so it was matched.
             self.finish_send(host, send);
         }
+        self.verify_repaired(host, id, &mut received, &unaccepted);
         received.lanes.retain(|&context, lanes| match self.by_peer.get(&(context, id)) {
             Some(&at) => lanes.any_above(&self.channels[at as usize].sent),
             None => lanes.any_above(&Lanes::default()),
@@ -227,7 +233,7 @@ impl<H: Host> Engine<H> {
         self.flush(host);
     }
 
-    /// Resend a logged message.
+    /// Resend a logged message; gives its digest.
     fn resend(
         &mut self,
         host: &mut H,
@@ -235,7 +241,8 @@ impl<H: Host> Engine<H> {
         entry: &LogEntry,
         send: Option<SendId>,
         flags: u8,
-    ) {
+    ) -> PayloadDigest {
+        let digest = self.digest_of(host, record);
         // Those that are complete for the program were dropped with the channel.
         let old = send.and_then(|id| self.sends.remove(id.index(), id.generation()));
         let message = Outbound {
@@ -245,6 +252,7 @@ impl<H: Host> Engine<H> {
             tag: entry.tag,
             sequence: entry.sequence.0,
             bytes: entry.bytes,
+            digest,
             source: PayloadSource::Log(record),
             synchronous: old.is_some(),
             token: old.and_then(|send| send.token),
@@ -255,6 +263,7 @@ impl<H: Host> Engine<H> {
         } else {
             self.send_announced(host, message, flags);
         }
+        digest
     }
 
     /// A send while there is no channel: it is in the log, resync will find it.
@@ -288,21 +297,26 @@ impl<H: Host> Engine<H> {
         message.token = message.token.filter(|_| message.synchronous);
         let name = name_of(message.context, message.tag, message.sequence);
         let Self { peers, by_peer, channels, .. } = self;
-        let mut open = false;
+        let (mut open, mut mismatch) = (false, None);
         if let Some(Some(peer)) = peers.get_mut(message.peer.0 as usize)
             && let Some(ahead) = &mut peer.ahead
         {
             open = ahead.open.remove(&name);
-            if let Some(&at) = by_peer.get(&(name.0, message.peer))
-                && let Some(lanes) = ahead.lanes.get(&name.0)
-                && !lanes.any_above(&channels[at as usize].sent)
-            {
+            let complete = by_peer.get(&(name.0, message.peer)).is_some_and(|&at| {
+                let lanes = ahead.lanes.get(&name.0);
+                lanes.is_some_and(|lanes| !lanes.any_above(&channels[at as usize].sent))
+            });
+            mismatch = Self::verify_repeated(ahead, &message, name, complete);
+            if complete {
                 // Replay complete in this context.
                 ahead.lanes.remove(&name.0);
             }
             if ahead.lanes.is_empty() {
                 peer.ahead = None;
             }
+        }
+        if let Some(mismatch) = mismatch {
+            host.payload_mismatch(message.peer, mismatch);
         }
         if open {
             return self.send_announced(host, message, FLAG_REANNOUNCE);

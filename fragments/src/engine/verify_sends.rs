@@ -1,233 +1,221 @@
-//! Verification of repeated sends: does a rolled-back process send what it had sent before? Off
-//! unless it is switched on (`Engine::verify_sends`).
+//! Verification of repeated sends: does a rolled-back process send what it had sent before?
 //!
-//! Source: DESIGN §8. Behind each message that leaves the set its sender sends a digest of the
-//! payload, which the receiver stores. A sender that is rolled back sends the digest again with the
-//! message, even if the receiver already has the message: then both digests are compared.
+//! Source: docs/adr/0034; DESIGN §8. Each message that leaves its set has a digest of its payload
+//! in its header. Both ends of a channel between sets add up what they have sent and accepted: a
+//! number made of digest, tag and number of each message. Sums do not depend on the order in which
+//! streams take turns, which a replay may change, and need no memory for each message. The
+//! receiver's sum comes with its received vector (`resync.rs`); the sender compares it with its own
+//! when it has sent all that the receiver has accepted.
 //!
-//! 1. At most [`HISTORY_MAX`] digests of a peer are stored, the youngest.
-//! 2. A digest that is missing (the channel was lost behind its message, or it is too old) is no
-//!    mismatch: a reported mismatch is certain, a missing report proves nothing.
+//! 1. `sent` is the sum over all messages of the channel that were sent, `accepted` over all that
+//!    were accepted; both are part of a checkpoint.
+//! 2. What the peer has accepted is what was sent, less what is in the log and not accepted, plus
+//!    what is still to be repeated. A message that was not accepted is in the log (E4).
+//! 3. What is repeated as it was is never reported. What is not is missed with a probability of
+//!    2^-24, where the digests of its payload, or of all that differ, are the same by chance.
+//! 4. Of the youngest messages of the program, [`RECENT`] in each channel, the receiver remembers
+//!    each number: one that differs is reported by its name, at once.
 
-use super::queue::queued;
+use super::received_vector::{Name, ReceivedVector};
 use super::send::Outbound;
-use super::state::{Body, LinkState};
-use super::{Engine, FrameError, Host, PeerId};
+use super::{Engine, Host, PeerId};
 use crate::host::LogEntry;
 use crate::ids::{ContextId, LogRecord, MessageSeq};
-use crate::little_endian::LittleEndian;
-use crate::wire::{FrameType, HEADER_BYTES, Header, StreamKey};
+use crate::payload_digest::PayloadDigest;
+use crate::wire::StreamKey;
 use core::fmt;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
-/// Digests of a peer that are stored: some 2 MB.
-const HISTORY_MAX: usize = 1 << 15;
-/// u64 digest, u64 bytes.
-const BODY_BYTES: usize = 16;
+/// Messages of a channel that the receiver remembers.
+pub(super) const RECENT: usize = 16;
 
-/// Digest and length of a payload.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PayloadDigest {
-    /// See [`digest`].
-    pub digest: u64,
-    /// How long it is.
-    pub bytes: u64,
+/// What was sent and accepted in a channel between sets.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ContentSums {
+    sent: u64,
+    pub(super) accepted: u64,
+    /// Lower halves of the program's last messages, by the last bits of their numbers.
+    pub(super) recent: [u32; RECENT],
 }
 
-/// Replay divergence: a message that differs from the sender's earlier incarnation.
+impl ContentSums {
+    /// A message is sent.
+    #[inline(always)]
+    fn send(&mut self, digest: PayloadDigest, tag: i32, sequence: u64) {
+        self.sent = self.sent.wrapping_add(digest.of_message(tag, sequence));
+    }
+
+    /// A message was accepted.
+    #[inline(always)]
+    pub fn accept(&mut self, digest: PayloadDigest, tag: i32, sequence: u64) {
+        let number = digest.of_message(tag, sequence);
+        self.accepted = self.accepted.wrapping_add(number);
+        if tag >= 0 {
+            self.recent[sequence as usize % RECENT] = number as u32;
+        }
+    }
+}
+
+/// What a peer has accepted in a channel; later, of which the sum is still to be repeated.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct AcceptedContent {
+    pub sum: u64,
+    pub recent: [u32; RECENT],
+}
+
+/// Replay divergence: this process sends something else than its earlier incarnation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PayloadMismatch {
-    /// Its stream.
-    pub stream: StreamKey,
-    /// Its number.
-    pub sequence: MessageSeq,
-    /// Its tag.
-    pub tag: i32,
-    /// Before the rollback.
-    pub before: PayloadDigest,
-    /// Now.
-    pub now: PayloadDigest,
+pub enum PayloadMismatch {
+    /// This message.
+    Message {
+        /// Its stream.
+        stream: StreamKey,
+        /// Its number.
+        sequence: MessageSeq,
+        /// Its tag.
+        tag: i32,
+        /// Its length now.
+        bytes: u64,
+    },
+    /// One or more of the messages of this context id.
+    AnyOf {
+        /// MPI's context id.
+        context: u32,
+        /// How many of the program the receiver has.
+        messages: u64,
+    },
 }
 
 impl fmt::Display for PayloadMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { stream, sequence, tag, before, now } = self;
-        write!(
-            f,
-            "message {sequence} with tag {tag} of context {}: it had {} bytes with digest {:016x}, \
-             and has {} bytes with digest {:016x} now",
-            stream.context.0, before.bytes, before.digest, now.bytes, now.digest
-        )
+        match self {
+            Self::Message { stream, sequence, tag, bytes } => {
+                let context = stream.context.number();
+                write!(
+                    f,
+                    "message {sequence} with tag {tag} in context {context}: {bytes} bytes, with \
+                     another content or length than it had before the failure"
+                )
+            }
+            Self::AnyOf { context, messages } => write!(
+                f,
+                "one or more of messages 0 to {} in context {context}, or of a collective there: \
+                 another content, length or tag than before the failure",
+                messages.saturating_sub(1)
+            ),
+        }
     }
 }
 
-/// 64 bits that differ if a single word differs; no protection against forged data. The same on all
-/// machines.
-pub fn digest(bytes: &[u8]) -> u64 {
-    const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
-    let step = |sum: u64, word: u64| (sum ^ word).wrapping_mul(FACTOR).rotate_left(29);
-    // Four independent sums.
-    let mut sums = [1u64, 2, 3, 4];
-    let (blocks, rest) = bytes.as_chunks::<32>();
-    for block in blocks {
-        let (words, _) = block.as_chunks::<8>();
-        for (sum, word) in sums.iter_mut().zip(words) {
-            *sum = step(*sum, u64::read_at(word, 0));
-        }
-    }
-    let mut sum = sums.into_iter().fold(bytes.len() as u64, step);
-    for piece in rest.chunks(8) {
-        let mut word = [0; 8];
-        word[..piece.len()].copy_from_slice(piece);
-        sum = step(sum, u64::read_at(&word, 0));
-    }
-    sum ^ (sum >> 32)
-}
-
-/// The digests of a peer's messages.
-#[derive(Clone, Debug, Default)]
-pub(super) struct DigestHistory {
-    digests: BTreeMap<(u32, i32, u64), PayloadDigest>,
-    order: VecDeque<(u32, i32, u64)>,
-}
-
-impl DigestHistory {
-    /// The digest before, if it differs.
-    fn compare(&mut self, name: (u32, i32, u64), now: PayloadDigest) -> Option<PayloadDigest> {
-        if let Some(&before) = self.digests.get(&name) {
-            return Some(before).filter(|before| *before != now);
-        }
-        self.digests.insert(name, now);
-        self.order.push_back(name);
-        if self.order.len() > HISTORY_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.digests.remove(&oldest);
-        }
-        None
+impl ReceivedVector {
+    /// The lower half of the number of a message of the program that the peer remembers.
+    fn remembered(&self, (context, lane, sequence): Name) -> Option<u32> {
+        let count = self.lanes.get(&context)?.get(0);
+        let is_recent = lane == 0 && sequence < count && sequence + RECENT as u64 >= count;
+        let contents = self.contents.get(&context).filter(|_| is_recent)?;
+        Some(contents.recent[sequence as usize % RECENT])
     }
 }
 
 impl<H: Host> Engine<H> {
-    /// From now on digests are sent. The receiver compares them whether this is on there or not.
+    /// Verify what is sent again. To be called before any message, in all processes.
     pub fn verify_sends(&mut self) {
         self.verifies_sends = true;
     }
 
-    /// Send the digest behind a message that is in the log.
-    #[cold]
-    pub(super) fn send_digest(
+    /// Sums over what was sent and accepted in each channel that is verified, by peer and context.
+    pub fn content_sums(&self) -> impl Iterator<Item = (PeerId, u32, u64, u64)> {
+        self.channels.iter().filter_map(|channel| {
+            let sums = channel.contents.as_ref()?;
+            Some((channel.peer, channel.context, sums.sent, sums.accepted))
+        })
+    }
+
+    /// The digest of a message in the log, where it is verified.
+    pub(super) fn digest_of(&self, host: &mut H, record: LogRecord) -> PayloadDigest {
+        if self.verifies_sends { host.log_digest(record) } else { PayloadDigest::NONE }
+    }
+
+    /// A message that leaves the set is sent for the first time in this incarnation.
+    #[inline]
+    pub(super) fn count_content(&mut self, at: usize, tag: i32, number: u64, of: PayloadDigest) {
+        if let Some(sums) = &mut self.channels[at].contents {
+            sums.send(of, tag, number);
+        }
+    }
+
+    /// A message that the peer has accepted is in the log: is it the same?
+    pub(super) fn verify_logged(
         &mut self,
         host: &mut H,
-        (to, context, rank): (PeerId, u32, u32),
-        (tag, sequence): (i32, u64),
-        digest: PayloadDigest,
+        (record, entry): (LogRecord, &LogEntry),
+        received: &ReceivedVector,
     ) {
-        let from = self.incarnation;
-        let peer = self.peer(to);
-        if peer.link != LinkState::Open {
+        let name = (entry.stream.context.number(), entry.stream.lane, entry.sequence.0);
+        let Some(before) = received.remembered(name).filter(|_| self.verifies_sends) else {
+            return;
+        };
+        let now = host.log_digest(record).of_message(entry.tag, entry.sequence.0);
+        if now as u32 != before {
+            let (stream, sequence, tag) = (entry.stream, entry.sequence, entry.tag);
+            let mismatch =
+                PayloadMismatch::Message { stream, sequence, tag, bytes: entry.bytes };
+            host.payload_mismatch(entry.to, mismatch);
+        }
+    }
+
+    /// All of the log was looked through; `unaccepted`: sums over what the peer had not accepted.
+    /// Compares what is complete, and notes what is still to be repeated (2).
+    pub(super) fn verify_repaired(
+        &mut self,
+        host: &mut H,
+        id: PeerId,
+        received: &mut ReceivedVector,
+        unaccepted: &BTreeMap<u32, u64>,
+    ) {
+        if !self.verifies_sends {
+            received.contents.clear();
             return;
         }
-        let header = Header {
-            length: (HEADER_BYTES + BODY_BYTES) as u32,
-            kind: FrameType::PayloadDigest,
-            flags: 0,
-            context,
-            source: rank,
-            tag,
-            from,
-            to: peer.info.incarnation,
-            sequence,
-        };
-        let mut body = Vec::with_capacity(BODY_BYTES);
-        digest.digest.append(&mut body);
-        digest.bytes.append(&mut body);
-        self.enqueue(host, to, queued(&header.encode(), Body::Owned(body)), 0);
-    }
-
-    /// The same, of a message in the log that the peer has.
-    pub(super) fn send_logged_digest(&mut self, host: &mut H, record: LogRecord, of: &LogEntry) {
-        if self.verifies_sends
-            && let Some(digest) = host.log_digest(record)
-        {
-            let whose = (of.to, of.stream.context.0, of.source.0);
-            let content = PayloadDigest { digest, bytes: of.bytes };
-            self.send_digest(host, whose, (of.tag, of.sequence.0), content);
-        }
-    }
-
-    /// Of a message that is being sent.
-    pub(super) fn digest_of(
-        &mut self,
-        host: &mut H,
-        message: &Outbound<H::SendBuffer, H::Token>,
-    ) -> Option<PayloadDigest> {
-        if !self.verifies_sends {
-            return None;
-        }
-        let super::state::PayloadSource::Log(record) = message.source else { return None };
-        Some(PayloadDigest { digest: host.log_digest(record)?, bytes: message.bytes })
-    }
-
-    /// A digest has arrived.
-    pub(super) fn on_payload_digest(
-        &mut self,
-        host: &mut H,
-        from: PeerId,
-        header: &Header,
-        body: &[u8],
-    ) -> Result<(), FrameError> {
-        if body.len() != BODY_BYTES {
-            return Err(FrameError::Unexpected("payload digest with another length"));
-        }
-        let (digest, bytes) = (u64::read_at(body, 0), u64::read_at(body, 8));
-        let now = PayloadDigest { digest, bytes };
-        let stream = StreamKey::of(ContextId(header.context), header.tag);
-        let name = (stream.context.number(), stream.lane, header.sequence);
-        let history = self.peer(from).digests.get_or_insert_default();
-        if let Some(before) = history.compare(name, now) {
-            let (sequence, tag) = (MessageSeq(header.sequence), header.tag);
-            host.payload_mismatch(from, PayloadMismatch { stream, sequence, tag, before, now });
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_bit_and_the_length_count() {
-        for length in [0usize, 1, 7, 8, 9, 31, 32, 33, 64, 100] {
-            let mut bytes: Vec<u8> = (0..length).map(|at| at as u8).collect();
-            let whole = digest(&bytes);
-            for at in 0..length {
-                for bit in 0..8 {
-                    bytes[at] ^= 1 << bit;
-                    assert_ne!(digest(&bytes), whole, "bit {bit} of byte {at} of {length}");
-                    bytes[at] ^= 1 << bit;
-                }
+        for channel in self.channels.iter().filter(|channel| channel.peer == id) {
+            let context = channel.context;
+            let (Some(own), Some(theirs)) =
+                (&channel.contents, received.contents.get_mut(&context))
+            else {
+                continue;
+            };
+            let waits = unaccepted.get(&context).copied().unwrap_or(0);
+            theirs.sum = theirs.sum.wrapping_sub(own.sent.wrapping_sub(waits));
+            let lanes = received.lanes.get(&context);
+            if theirs.sum != 0 && lanes.is_none_or(|lanes| !lanes.any_above(&channel.sent)) {
+                let messages = lanes.map_or(0, |lanes| lanes.get(0));
+                host.payload_mismatch(id, PayloadMismatch::AnyOf { context, messages });
             }
-            bytes.push(0);
-            assert_ne!(digest(&bytes), whole, "a zero behind {length} bytes");
         }
-        let (one, other) = ([[1u8; 32], [2; 32]].concat(), [[2u8; 32], [1; 32]].concat());
-        assert_ne!(digest(&one), digest(&other), "the order counts");
-        assert_eq!(digest(b"rustbtl"), digest(b"rustbtl"));
     }
 
-    #[test]
-    fn a_digest_that_is_sent_twice_is_compared_and_the_oldest_are_dropped() {
-        let content = |digest| PayloadDigest { digest, bytes: 8 };
-        let mut history = DigestHistory::default();
-        for number in 0..=HISTORY_MAX as u64 {
-            assert_eq!(history.compare((1, 0, number), content(number)), None);
+    /// A message that the peer has accepted is sent again. `last`: the last one in its context.
+    pub(super) fn verify_repeated(
+        ahead: &mut ReceivedVector,
+        message: &Outbound<H::SendBuffer, H::Token>,
+        name: Name,
+        last: bool,
+    ) -> Option<PayloadMismatch> {
+        let now = message.digest.of_message(message.tag, message.sequence);
+        let before = ahead.remembered(name);
+        let (context, _, sequence) = name;
+        let messages = ahead.lanes.get(&context).map_or(0, |lanes| lanes.get(0));
+        let theirs = ahead.contents.get_mut(&context)?;
+        theirs.sum = theirs.sum.wrapping_sub(now);
+        if before.is_some_and(|before| before != now as u32) {
+            return Some(PayloadMismatch::Message {
+                stream: StreamKey::of(ContextId(message.context), message.tag),
+                sequence: MessageSeq(sequence),
+                tag: message.tag,
+                bytes: message.bytes,
+            });
         }
-        assert_eq!(history.digests.len(), HISTORY_MAX);
-        assert_eq!(history.compare((1, 0, 5), content(5)), None, "the same");
-        assert_eq!(history.compare((1, 0, 5), content(6)), Some(content(5)));
-        assert_eq!(history.compare((1, -3, 5), content(6)), None, "another stream");
-        assert_eq!(history.compare((1, 0, 0), content(9)), None, "too old to be known");
+        let differs = last && theirs.sum != 0;
+        differs.then_some(PayloadMismatch::AnyOf { context, messages })
     }
 }

@@ -78,6 +78,13 @@ pub enum Planted {
     DivergenceIgnored,
     /// The program does not repeat itself (no bug of ours: it is to be reported).
     Diverges,
+    /// The contents of what the program sends again differ in the last byte (no bug of ours: it is
+    /// to be reported).
+    ContentDiffers,
+    /// The same, and digests ignore the last bytes.
+    DigestIgnoresEnd,
+    /// The same, and a difference in what goes to some peers is forgotten.
+    ComparisonForgotten,
     /// Counters: a process goes on when all have arrived, whatever lies in its rings.
     RingsNotEmptied,
     /// Counters: a process has arrived though some of its frames still wait for room.
@@ -103,6 +110,11 @@ pub enum Planted {
 }
 
 impl Planted {
+    /// Does a restarted program send other contents?
+    pub fn alters_contents(self) -> bool {
+        matches!(self, Self::ContentDiffers | Self::DigestIgnoresEnd | Self::ComparisonForgotten)
+    }
+
     /// The method of taking checkpoints that a bug is in, if it is in one of them.
     pub fn method(self) -> Option<QuiesceMethod> {
         match self {

@@ -270,6 +270,12 @@ impl Process {
             true => Mode::Synchronous,
             false => Mode::Standard,
         };
+        if shared.options.planted.is_some_and(Planted::alters_contents) {
+            // What somebody has, so that nobody gets the other one.
+            let seen = shared.book.accepted.get(&stream).copied().unwrap_or(0);
+            let again = message.sequence < seen && self.host.incarnation() > 0;
+            self.host.alters = again && message.sequence.is_multiple_of(3);
+        }
         let comm = self.program.comms[&comm];
         let (to, buffer) = (CommRank(to), Buffer(request));
         match self.engine.send(&mut self.host, comm, to, tag, mode, buffer, bytes, request) {

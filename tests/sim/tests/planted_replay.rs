@@ -15,6 +15,8 @@ fn planted_bugs_of_replay_are_caught() {
         (Planted::DatesForOneCall, Tier::Replay, 2000),
         (Planted::DivergenceIgnored, Tier::Replay, 2000),
         (Planted::StaleIncarnationAccepted, Tier::Replay, 2000),
+        (Planted::DigestIgnoresEnd, Tier::Failures, 2000),
+        (Planted::ComparisonForgotten, Tier::Failures, 2000),
         (Planted::IncarnationIgnored, Tier::Replay, 2000),
         (Planted::SnapshotWhileReplaying, Tier::Replay, 2000),
         (Planted::PiggybackRelayed, Tier::Piggyback, 10000),
@@ -49,4 +51,22 @@ fn divergence_is_reported_and_not_followed() {
     }
     eprintln!("{reported} divergences");
     assert!(reported > 5, "{reported}");
+}
+
+/// A program that sends other contents than before is stopped by the comparison, and by nothing
+/// else: nobody has got the other content by then. (One failure: the receiver keeps what it has.)
+#[test]
+fn other_contents_are_reported_before_anybody_gets_them() {
+    let (mut reported, mut by_name) = (0, 0);
+    for seed in 0..600 {
+        let planted = Some(Planted::ContentDiffers);
+        let options = Options { planted, failures: 1, ..Options::of(Tier::Failures, seed) };
+        let Err(what) = catch_unwind(AssertUnwindSafe(|| run(&options))) else { continue };
+        let text = what.downcast_ref::<String>().cloned().unwrap_or_default();
+        assert!(text.contains("does not send again to"), "seed {seed}: {text}");
+        reported += 1;
+        by_name += u32::from(text.contains(" with tag "));
+    }
+    eprintln!("{reported} differences, {by_name} by the name of the message");
+    assert!(reported > 20 && by_name > 10, "{reported} {by_name}");
 }

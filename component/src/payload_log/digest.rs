@@ -1,0 +1,31 @@
+//! Digests of payloads, by the vector instructions that this processor has.
+
+use rustbtl_fragments::payload_digest::{PayloadDigest, WIDE_BYTES_MIN};
+
+/// The digest of a payload.
+#[inline]
+pub fn digest(payload: &[u8]) -> PayloadDigest {
+    if payload.len() >= WIDE_BYTES_MIN && std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: this processor has these instructions.
+        return unsafe { of_avx2(payload) };
+    }
+    PayloadDigest::of(payload)
+}
+
+#[target_feature(enable = "avx2")]
+fn of_avx2(payload: &[u8]) -> PayloadDigest {
+    PayloadDigest::of_inlined(payload)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_instructions_give_the_same() {
+        for length in (0..3000).step_by(7).chain([65_536, 65_537, 200_001]) {
+            let payload: Vec<u8> = (0..length).map(|at| (at * 13 + at / 255) as u8).collect();
+            assert_eq!(digest(&payload), PayloadDigest::of(&payload), "{length} bytes");
+        }
+    }
+}
