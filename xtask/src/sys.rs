@@ -74,8 +74,8 @@ pub fn enter(namespace: &impl AsRawFd) -> io::Result<()> {
     check(unsafe { libc::setns(namespace.as_raw_fd(), 0) }).map(drop)
 }
 
-/// Makes an open `/dev/net/tun` an Ethernet device with this name, in the network namespace in which
-/// it was opened.
+/// Makes an open `/dev/net/tun` an Ethernet device with this name, in the network namespace in
+/// which it was opened.
 pub fn name_tap(file: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     // SAFETY: all zeros is a valid `ifreq`.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };

@@ -17,7 +17,8 @@ use crate::test::workloads::{Program, Shape, Undisturbed};
 const SHAPES: [Shape; 6] = [(2, 1), (2, 2), (3, 1), (4, 1), (3, 2), (2, 3)];
 /// How long a job may last: with cuts, lossy cables and replays.
 const SECONDS: u32 = 300;
-/// When something happens; the first thing at one of the first [`ALWAYS`], which come by themselves.
+/// When something happens; the first thing at one of the first [`ALWAYS`], which come by
+/// themselves.
 const MOMENTS: [&str; 12] = [
     "ready@1",
     "checkpoint_started@1",

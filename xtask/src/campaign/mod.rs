@@ -211,7 +211,8 @@ fn write(options: &CampaignOptions, sum: &Sum) -> Result<()> {
     let document = json!({
         "seed": options.seed, "lines_a_life": options.checkpoints, "first": options.first,
         "runs": sum.runs, "lines": sum.checkpoints,
-        "deaths": sum.kills, "restarts": sum.restarts, "ended": sum.ended, "failed": sum.failed, "all": sum.all,
+        "deaths": sum.kills, "restarts": sum.restarts, "ended": sum.ended,
+        "failed": sum.failed, "all": sum.all,
     });
     fs::write(&file, format!("{document:#}\n")).context(|| file.display().to_string())
 }
