@@ -342,15 +342,15 @@ impl Determinants {
         self.persists = true;
     }
 
-    /// There was a coordinator before this one. What ranks had sent it may be nowhere else, also
-    /// where it had persisted nothing yet: all are asked for it.
-    pub fn after_failover(&mut self) {
+    /// Continues after a failover with everything that the coordinator before this one has
+    /// persisted: of each set its batches, in that order. What ranks had sent it may be nowhere
+    /// else, also where it had persisted nothing yet: all are asked for it.
+    pub fn resume(&mut self, sets: impl IntoIterator<Item = Vec<DeterminantBatch>>) {
         self.resumed = true;
+        sets.into_iter().for_each(|batches| self.resume_set(batches));
     }
 
-    /// Everything that the coordinator before this one has persisted of a set, in that order.
-    pub fn resume(&mut self, batches: Vec<DeterminantBatch>) {
-        self.after_failover();
+    fn resume_set(&mut self, batches: Vec<DeterminantBatch>) {
         let Some(last) = batches.last() else { return };
         let (set, incarnation, recorded) = (last.set, last.incarnation, last.upto);
         let records = batches.into_iter().flat_map(|batch| batch.records);

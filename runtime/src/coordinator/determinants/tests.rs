@@ -151,7 +151,7 @@ fn a_set_that_moves_to_the_node_of_its_replica_gets_another_replica() {
 fn after_a_failover_all_are_asked_for_what_they_have_recorded() {
     let mut all = Determinants::new(0);
     all.enable_persistence();
-    all.after_failover();
+    all.resume([]);
     all.handle(10, &hello(0, 0, FIRST));
     assert!(!all.handle(10, &FromNode::Rank { rank: PeerId(0), message: FromRank::Ready {} }));
     assert_eq!(all.take_out(), [Out::Rank(PeerId(0), ToRank::ResendDeterminants {})]);
@@ -319,7 +319,7 @@ fn what_is_reported_stable_is_persisted_before_and_another_coordinator_replays_i
     // Killed. Ranks send everything again that was not reported stable to them.
     let mut all = Determinants::new(0);
     all.enable_persistence();
-    all.resume(batches.clone());
+    all.resume([batches.clone()]);
     persisted(&all.take_out(), &mut batches);
     assert_eq!(batches.len(), 1, "in one piece");
     for rank in [0, 1] {
@@ -340,7 +340,7 @@ fn what_is_reported_stable_is_persisted_before_and_another_coordinator_replays_i
 
     // Killed again, and the set is rolled back.
     let mut all = Determinants::new(0);
-    all.resume(batches);
+    all.resume([batches]);
     let messages = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
     let numbers = |bytes: &[u8]| rank_batch::read_numbered(bytes).unwrap().len();
     let messages = messages.iter().map(|(rank, message)| match message {
@@ -371,7 +371,7 @@ fn what_a_checkpoint_covers_is_not_persisted_any_more_and_places_stay_the_same()
     let records: Vec<u64> = batches[0].records.iter().map(|record| record.at).collect();
     assert_eq!((batches.len(), batches[0].upto, records), (1, 3, vec![2]));
     let mut all = Determinants::new(0);
-    all.resume(batches);
+    all.resume([batches]);
     all.handle(10, &hello(0, 0, FIRST));
     all.handle(10, &recorded(0, FIRST, 3, &[3]));
     assert_eq!(stable(&all.take_out()), [(0, 4)]);

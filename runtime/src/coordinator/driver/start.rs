@@ -118,8 +118,7 @@ fn resume(
     for &(checkpoint, rank, clock) in &state.clocks {
         determinants.set_clock(CheckpointId(checkpoint), PeerId(rank), clock);
     }
-    determinants.after_failover();
-    batches.into_iter().for_each(|batches| determinants.resume(batches));
+    determinants.resume(batches);
     job.resume(0, state)?;
     Ok(failover_store)
 }

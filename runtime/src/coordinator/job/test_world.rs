@@ -99,11 +99,9 @@ impl World {
         let kept = serde_json::to_vec(&self.job.state()).unwrap();
         let (answers, persisted) = (self.answers, core::mem::take(&mut self.persisted));
         self = Self { answers, ..Self::empty() };
-        self.determinants.after_failover();
-        for persisted in persisted.into_values() {
-            let batches = persisted.iter().map(|batch| DeterminantBatch::decode(batch).unwrap());
-            self.determinants.resume(batches.collect());
-        }
+        let decode = |batch: &Vec<u8>| DeterminantBatch::decode(batch).unwrap();
+        let sets = persisted.into_values().map(|batches| batches.iter().map(decode).collect());
+        self.determinants.resume(sets);
         self.job.resume(0, serde_json::from_slice(&kept).unwrap()).unwrap();
         self.poll();
         self

@@ -82,7 +82,7 @@ fn of_an_aborted_checkpoint_a_failed_set_and_a_lost_agent_nothing_is_delivered()
 #[test]
 fn a_coordinator_that_knows_nothing_of_a_snapshot_defers_no_image() {
     let mut all = Determinants::new(0);
-    all.resume(vec![]);
+    all.resume([]);
     all.set_clock(CHECKPOINT, PeerId(2), 7);
     all.handle(10, &hello(2, 2, FIRST));
     assert!(!all.handle(10, &image(2)));

@@ -158,7 +158,7 @@ fn what_another_incarnation_has_piggybacked_is_not_replayed_and_its_place_counts
 fn of_a_set_of_which_nothing_is_known_yet_it_is_kept() {
     let mut all = Determinants::new(0);
     // A, which is lost, does not connect to another coordinator.
-    all.resume(vec![]);
+    all.resume([]);
     all.handle(10, &hello(2, 2, FIRST));
     all.handle(10, &piggybacked_at(2, 0, &places(A, 0, &[Some((0, 0))])));
     assert_eq!(all.next(A, FIRST), Some(1));
@@ -181,7 +181,7 @@ fn places_that_hold_what_was_piggybacked_stay_places_for_another_coordinator() {
 
     let mut all = Determinants::new(0);
     all.enable_persistence();
-    all.resume(batches);
+    all.resume([batches]);
     persisted(&all.take_out(), &mut Vec::new());
     assert_eq!(all.next(B, FIRST), Some(4));
     all.handle(10, &hello(3, 2, FIRST));
