@@ -247,13 +247,12 @@ impl Signals {
 
     /// The next signal; `None` after `patience` without one (no patience given: for ever).
     pub fn next(&self, patience: Option<Duration>) -> io::Result<Option<Signal>> {
-        let ms = patience.map_or(-1, |p| p.as_millis().min(i32::MAX as u128) as libc::c_int);
-        let mut poll = libc::pollfd { fd: self.file.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd that outlives the call.
-        if check(unsafe { libc::poll(&raw mut poll, 1, ms) })? == 0 {
+        let mut on = [libc::pollfd { fd: self.file.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+        poll(&mut on, patience)?;
+        if on[0].revents == 0 {
             return Ok(None);
         }
-        let mut info = std::mem::MaybeUninit::<libc::signalfd_siginfo>::zeroed();
+        let mut info = mem::MaybeUninit::<libc::signalfd_siginfo>::zeroed();
         let size = size_of::<libc::signalfd_siginfo>();
         // SAFETY: the buffer has the size that is passed.
         let read = unsafe { libc::read(self.file.as_raw_fd(), info.as_mut_ptr().cast(), size) };

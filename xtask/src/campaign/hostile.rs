@@ -5,7 +5,7 @@
 
 use super::draw::{Chance, PROGRAMS};
 use super::incarnation;
-use super::live::KnownAnswers;
+use super::live::{KnownAnswers, failed_after_finish};
 use crate::error::{Failure, Result};
 use crate::test::file_contents::{IN_C, IN_FORTRAN};
 use crate::test::job::Outcome;
@@ -36,8 +36,7 @@ const MOMENTS: [&str; 12] = [
 const ALWAYS: usize = 7;
 const SIGNALS: [&str; 5] = ["TERM", "INT", "HUP", "KILL", "PAUSE"];
 /// What has to be read where a job ends early: one of these.
-const REASONS: [&str; 9] = [
-    "The job has lost a node, and the ranks of that node cannot be restarted",
+const REASONS: [&str; 7] = [
     "There is nothing to restart the job from",
     "cannot be restarted",
     "ORTE has lost communication with a remote daemon",
@@ -45,15 +44,16 @@ const REASONS: [&str; 9] = [
     "ORTE was unable to reliably start one or more daemons",
     "a daemon with a signal",
     "The job is ended",
-    "rustbtl: ",
 ];
 
-/// Programs of the campaign, and those that read what they have written.
+/// Programs that read what they have written.
+const READERS: [(&Program, &[u32]); 2] = [(&IN_C, &[2, 3, 4, 6]), (&IN_FORTRAN, &[2, 3, 4, 6])];
+
+/// Programs of the other campaigns, and after them [`READERS`].
 fn program(index: usize) -> (&'static Program, &'static [u32]) {
     match index.checked_sub(PROGRAMS.len()) {
         None => (&PROGRAMS[index].0, PROGRAMS[index].1),
-        Some(0) => (&IN_C, &[2, 3, 4, 6]),
-        Some(_) => (&IN_FORTRAN, &[2, 3, 4, 6]),
+        Some(reader) => READERS[reader],
     }
 }
 
@@ -68,23 +68,20 @@ pub struct Plan {
     disk: Option<&'static str>,
     /// Options, with their values.
     pub faults: Vec<String>,
-    /// mpirun or its node is hit: that ends a job.
-    ends: bool,
 }
 
 impl Plan {
     /// Number `run` of the campaign with this seed.
     pub fn draw(seed: u64, run: u64) -> Plan {
         let mut chance = Chance::of(seed, run);
-        let index = (run % (PROGRAMS.len() as u64 + 2)) as usize;
+        let index = (run % (PROGRAMS.len() + READERS.len()) as u64) as usize;
         let fits = |shape: &Shape| program(index).1.contains(&(shape.0 * shape.1));
         let fitting: Vec<Shape> = SHAPES.into_iter().filter(fits).collect();
         let shape = chance.pick(&fitting);
         let storage = chance.pick(&[Storage::Shared, Storage::Nodes]);
         let disk = (storage == Storage::Shared && chance.below(5) == 0)
             .then(|| chance.pick(&["1m", "8m", "48m"]));
-        let mut plan =
-            Plan { program: index, shape, storage, disk, faults: Vec::new(), ends: false };
+        let mut plan = Plan { program: index, shape, storage, disk, faults: Vec::new() };
         for _ in 0..chance.pick(&[1, 1, 2, 2, 3]) {
             plan.break_something(&mut chance);
         }
@@ -110,7 +107,6 @@ impl Plan {
         let rank = chance.below(u64::from(ranks));
         match chance.below(20) {
             0 => {
-                self.ends = true;
                 let signal = chance.pick(&["TERM", "INT", "KILL"]);
                 self.add("--signal-at-event", format!("{moment}={signal}/mpirun"));
             }
@@ -215,19 +211,19 @@ impl HostileRun {
         if outcome.code == 0 {
             return program.must_answer(&outcome, scratch, &known.answer);
         }
-        self.ended = Some(reason(plan, &outcome, &events)?);
+        self.ended = Some(reason(&outcome, &events)?);
         Ok(())
     }
 }
 
 /// Why a job has ended; fails if nobody says so, or if there was no need.
-fn reason(plan: &Plan, outcome: &Outcome, events: &str) -> Result<String> {
+fn reason(outcome: &Outcome, events: &str) -> Result<String> {
     let said = outcome.said();
-    let read = REASONS.iter().any(|reason| said.contains(reason));
-    outcome.must(read || plan.ends, "it has ended, and nobody says why")?;
-    if plan.ends {
+    if said.contains(" to mpirun (process ") {
         return Ok("mpirun was hit".into());
     }
+    let read = REASONS.iter().any(|reason| said.contains(reason));
+    outcome.must(read, "it has ended, and nobody says why")?;
     for (what, why) in [
         ("there is nothing to roll back to", "before the first checkpoint"),
         ("all ranks were past MPI_Finalize", "after MPI_Finalize"),
@@ -238,11 +234,7 @@ fn reason(plan: &Plan, outcome: &Outcome, events: &str) -> Result<String> {
             return Ok(why.into());
         }
     }
-    // What is killed after MPI_Finalize ends like that, as with stock Open MPI.
-    let finish = events.find("\"event\":\"job_finished\"");
-    let failures = ["\"event\":\"rank_failed\"", "\"event\":\"node_lost\""];
-    let last = failures.iter().filter_map(|failure| events.rfind(failure)).max();
-    outcome.must(finish.is_some() && finish > last, "it should have survived")?;
+    outcome.must(failed_after_finish(events), "it should have survived")?;
     Ok("after MPI_Finalize".into())
 }
 

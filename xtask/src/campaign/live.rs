@@ -22,45 +22,55 @@ const SHORTER: u64 = 40;
 
 /// Answers of undisturbed runs.
 #[derive(Default)]
-pub struct KnownAnswers(BTreeMap<(usize, Shape), Undisturbed>);
+pub struct KnownAnswers {
+    whole: BTreeMap<(usize, Shape), Undisturbed>,
+    shorter: BTreeMap<(usize, Shape), Undisturbed>,
+}
 
 impl KnownAnswers {
     /// What `what` answers, which is program number `index`.
     pub fn get(&mut self, index: usize, what: &Program, shape: Shape) -> Result<Undisturbed> {
-        if let Some(known) = self.0.get(&(index, shape)) {
+        if let Some(known) = self.whole.get(&(index, shape)) {
             return Ok(known.clone());
         }
-        let scratch = Scratch::new("undisturbed")?;
         let known = match what.what {
-            What::Hash { source: "hash_ring.c", .. } => {
-                let outcome = what.job(shape, RING_ITERATIONS, &scratch)?.run()?;
-                let answer = what.answer(&outcome, &scratch)?;
-                Undisturbed { iterations: RING_ITERATIONS, answer, seconds: 0.0 }
-            }
-            _ => what.undisturbed(shape, &scratch)?,
+            What::Hash { source: "hash_ring.c", .. } => answer_of(what, shape, RING_ITERATIONS)?,
+            _ => what.undisturbed(shape, &Scratch::new("undisturbed")?)?,
         };
-        self.0.insert((index, shape), known.clone());
+        self.whole.insert((index, shape), known.clone());
         Ok(known)
     }
 
     /// The same of a run that is so much shorter, for a network that is slower.
     pub fn shorter(&mut self, index: usize, what: &Program, shape: Shape) -> Result<Undisturbed> {
-        let long = self.get(index, what, shape)?;
-        let place = (usize::MAX - index, shape);
-        if !matches!(what.what, What::Hash { .. }) {
-            return Ok(long);
-        }
-        if let Some(known) = self.0.get(&place) {
+        if let Some(known) = self.shorter.get(&(index, shape)) {
             return Ok(known.clone());
         }
-        let scratch = Scratch::new("undisturbed")?;
-        let iterations = (long.iterations / SHORTER).max(1);
-        let outcome = what.job(shape, iterations, &scratch)?.run()?;
-        let answer = what.answer(&outcome, &scratch)?;
-        let known = Undisturbed { iterations, answer, seconds: 0.0 };
-        self.0.insert(place, known.clone());
+        let whole = self.get(index, what, shape)?;
+        let known = match what.what {
+            What::Hash { .. } => answer_of(what, shape, (whole.iterations / SHORTER).max(1))?,
+            _ => whole,
+        };
+        self.shorter.insert((index, shape), known.clone());
         Ok(known)
     }
+}
+
+/// What an undisturbed run of so many iterations answers.
+fn answer_of(what: &Program, shape: Shape, iterations: u64) -> Result<Undisturbed> {
+    let scratch = Scratch::new("undisturbed")?;
+    let outcome = what.job(shape, iterations, &scratch)?.run()?;
+    let answer = what.answer(&outcome, &scratch)?;
+    Ok(Undisturbed { iterations, answer, seconds: 0.0 })
+}
+
+/// Has the last failure come when all ranks were in MPI_Finalize? What is killed after that ends as
+/// with stock Open MPI.
+pub fn failed_after_finish(events: &str) -> bool {
+    let finish = events.find("\"event\":\"job_finished\"");
+    let failures = ["\"event\":\"rank_failed\"", "\"event\":\"node_lost\""];
+    let last = failures.iter().filter_map(|failure| events.rfind(failure)).max();
+    finish.is_some() && finish > last
 }
 
 /// What breaks in a run, as options of `cargo xtask cluster`.
@@ -155,12 +165,8 @@ impl LiveRun {
             self.note = ", failed before its first checkpoint";
             return outcome.must(![0, 124].contains(&outcome.code), "it should have failed");
         }
-        // What is killed after MPI_Finalize ends like that, as with stock Open MPI.
-        let finish = events.find("\"event\":\"job_finished\"");
-        let failures = ["\"event\":\"rank_failed\"", "\"event\":\"node_lost\""];
-        let last_failure = failures.iter().filter_map(|failure| events.rfind(failure)).max();
-        let after = finish.is_some() && finish > last_failure;
-        if events.contains("all ranks were past MPI_Finalize") || after && outcome.code == 137 {
+        let after = failed_after_finish(&events) && outcome.code == 137;
+        if events.contains("all ranks were past MPI_Finalize") || after {
             self.note = ", failed after MPI_Finalize";
             return outcome.must(outcome.code != 124, "it should have ended");
         }

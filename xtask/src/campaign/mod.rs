@@ -61,6 +61,17 @@ struct Sum {
     all: Vec<Value>,
 }
 
+impl Sum {
+    /// Says what was wrong, and how to run it again with these options.
+    fn fail(&mut self, options: &CampaignOptions, number: u64, kind: &str, reason: &str) {
+        let seed = options.seed;
+        println!(
+            "{reason}\n  again: cargo xtask campaign {kind}--seed {seed} --first {number} --runs 1"
+        );
+        self.failed.push(number);
+    }
+}
+
 /// Runs the campaign; fails if a run failed.
 pub fn run(options: &CampaignOptions) -> Result<()> {
     build::ensure_fresh()?;
@@ -111,9 +122,7 @@ fn one_live(options: &CampaignOptions, number: u64, known: &mut live::KnownAnswe
         run.broken, run.rolled_back, run.note
     );
     if let Err(Failure(reason)) = &result {
-        let again = format!("--live --seed {} --first {number} --runs 1", options.seed);
-        println!("{reason}\n  again: cargo xtask campaign {again}");
-        sum.failed.push(number);
+        sum.fail(options, number, "--live ", reason);
     }
     sum.runs += 1;
     sum.kills += run.broken;
@@ -149,9 +158,7 @@ fn one_hostile(
         run.rolled_back
     );
     if let Err(Failure(reason)) = &result {
-        let again = format!("--hostile --seed {} --first {number} --runs 1", options.seed);
-        println!("{reason}\n  again: cargo xtask campaign {again}");
-        sum.failed.push(number);
+        sum.fail(options, number, "--hostile ", reason);
     }
     sum.runs += 1;
     sum.restarts += run.rolled_back;
@@ -177,13 +184,10 @@ fn one(options: &CampaignOptions, number: u64, known: &mut KnownRuns, sum: &mut 
         run.checkpoints, run.restarts, run.note
     );
     if let Err(Failure(reason)) = &result {
-        let seed = options.seed;
         let checkpoints = options
             .checkpoints
-            .map_or(String::new(), |checkpoints| format!(" --checkpoints {checkpoints}"));
-        let again = format!("--seed {seed} --first {number} --runs 1{checkpoints}");
-        println!("{reason}\n  again: cargo xtask campaign {again}");
-        sum.failed.push(number);
+            .map_or(String::new(), |checkpoints| format!("--checkpoints {checkpoints} "));
+        sum.fail(options, number, &checkpoints, reason);
     }
     sum.runs += 1;
     sum.checkpoints += run.checkpoints;

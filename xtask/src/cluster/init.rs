@@ -28,8 +28,8 @@ const JOB_PATIENCE: Duration = Duration::from_millis(50);
 const POLL_EVERY: Duration = Duration::from_millis(20);
 /// How long daemons may outlive mpirun before they are killed and named.
 const LEFTOVER_PATIENCE: Duration = Duration::from_secs(3);
-/// The same where a node was cut off: only when it can be reached again, and TCP has noticed, does
-/// what is left of it learn that it may end.
+/// The same where a node is still cut off then: only when it can be reached again, and TCP has
+/// noticed, does what is left of it learn that it may end.
 const REACHED_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Runs the whole job; gives the exit code of the cluster.
@@ -56,12 +56,8 @@ pub fn main(options: &ClusterOptions, mask: &libc::sigset_t) -> Result<i32> {
         Some(slurm) => end_slurm(&slurm, &nodes, &stage)?,
         None => {
             cuts.iter().try_for_each(|&cut| network::part(&nodes, cut, false))?;
-            let were_cut = options.cuts_heal();
-            end_leftovers(
-                &signals,
-                asked,
-                if were_cut { REACHED_PATIENCE } else { LEFTOVER_PATIENCE },
-            )?;
+            let patience = if cuts.is_empty() { LEFTOVER_PATIENCE } else { REACHED_PATIENCE };
+            end_leftovers(&signals, asked, patience)?;
         }
     }
     if let Some(disk) = disk {

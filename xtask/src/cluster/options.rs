@@ -344,11 +344,6 @@ impl ClusterOptions {
         kills.chain(checkpoints).chain(ranks).chain(late).chain(cuts).chain(moments).collect()
     }
 
-    /// Is a node cut off for a while?
-    pub fn cuts_heal(&self) -> bool {
-        !self.partition.is_empty()
-    }
-
     /// What breaks while a checkpoint is taken, or in MPI_Finalize.
     fn in_the_middle(&self) -> impl Iterator<Item = (Moment, Fault)> {
         let ranks = self.kill_rank_after_order.iter();
