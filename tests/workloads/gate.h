@@ -20,9 +20,23 @@ static int read_gate(const char *gate)
     return limit;
 }
 
+/* Who waits at the gate says so: GATE.reached is there. */
+static void note_reached(const char *gate)
+{
+    char reached[4096];
+    snprintf(reached, sizeof reached, "%s.reached", gate);
+    FILE *file = fopen(reached, "w");
+    if (file)
+        fclose(file);
+}
+
 /* Waits until this iteration may be gone through. */
 __attribute__((unused)) static void wait_at(const char *gate, int iteration, int *limit)
 {
-    while (gate && iteration >= *limit && iteration >= (*limit = read_gate(gate)))
+    int waits = 0;
+    while (gate && iteration >= *limit && iteration >= (*limit = read_gate(gate))) {
+        if (!waits++)
+            note_reached(gate);
         usleep(1000);
+    }
 }
