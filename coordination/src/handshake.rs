@@ -14,6 +14,9 @@
 //! can be used for another message or another connection. The first 12 bytes of Hello and Challenge
 //! (magic, version) stay the same in all versions, so that a mismatch can be named.
 //!
+//! Where the connection is encrypted afterwards, the nonces are the public keys of
+//! [`crate::session_keys`].
+//!
 //! `generation` counts the connections of a pair that an end has seen opened. It distinguishes a
 //! peer that has lost the connection, and opens a new one, from one that does not know yet that
 //! there is one (both connected at the same time).
@@ -25,7 +28,7 @@ use sha2::Sha256;
 
 /// Version of connections that carry control messages; not the number of any version of the
 /// component's own connections.
-pub const CONTROL: u32 = 0x0002_0000 | crate::control::VERSION as u32;
+pub const CONTROL: u32 = 0x0003_0000 | crate::control::VERSION as u32;
 /// The coordinator's name.
 pub const COORDINATOR: PeerId = PeerId(0xFFFF_FFFE);
 /// The name of everybody who connects to it.
@@ -58,7 +61,7 @@ pub struct Names {
     pub incarnation: u16,
     /// Connections of this pair that it has seen.
     pub generation: u32,
-    /// Random.
+    /// Random, and used once: a number or a public key.
     pub nonce: [u8; 32],
 }
 

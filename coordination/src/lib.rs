@@ -15,6 +15,8 @@ pub mod interval;
 pub mod notice_limit;
 mod policy;
 pub mod quiescence;
+pub mod sealed_records;
+pub mod session_keys;
 mod set_file;
 mod sets;
 

@@ -150,8 +150,8 @@ enum ServeEnd {
 fn connect(access: &CoordinatorAccess) -> Result<Connection, NoConnection> {
     let to = &access.addresses;
     let stream = auth::connect(Host::Coordinator, to, &access.secret, CONNECT_TIMEOUT)?;
-    let own = stream.local_addr().ok();
-    let link = Link::new(stream).map_err(|error| NoConnection::of(error.to_string()))?;
+    let own = stream.socket().local_addr().ok();
+    let link = Link::over_network(stream).map_err(|error| NoConnection::of(error.to_string()))?;
     Ok((link, own))
 }
 

@@ -1,9 +1,12 @@
 //! The handshake of `rustbtl_coordination::handshake` between agents and the coordinator, and among
-//! agents: nothing is parsed before both ends are authenticated with the job's secret.
+//! agents: nothing is parsed before both ends are authenticated with the job's secret, and what
+//! follows is encrypted (`rustbtl_coordination::sealed_records`).
 
 use rustbtl_coordination::handshake::{
     self, CHALLENGE, CLIENT, CONTROL, HELLO, Names, PROOF, Refusal, Verdict, WELCOME,
 };
+use rustbtl_coordination::sealed_records::Session;
+use rustbtl_coordination::session_keys::{KEY, KeyAgreement, SessionKeys};
 use rustbtl_fragments::ids::PeerId;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -75,9 +78,39 @@ impl AuthError {
     }
 }
 
-fn names(from: PeerId, to: PeerId) -> io::Result<Names> {
-    let (version, nonce) = (CONTROL, os::random()?);
-    Ok(Names { version, from, to, incarnation: 0, generation: 0, nonce })
+fn names(from: PeerId, to: PeerId) -> io::Result<(Names, KeyAgreement)> {
+    let agreement = KeyAgreement::new(os::random()?);
+    let (version, nonce) = (CONTROL, agreement.nonce());
+    Ok((Names { version, from, to, incarnation: 0, generation: 0, nonce }, agreement))
+}
+
+/// A connection whose other end is authenticated, and what encrypts it.
+pub struct AuthenticatedStream {
+    stream: TcpStream,
+    session: Session,
+}
+
+impl AuthenticatedStream {
+    /// For options and addresses; what is read and written goes through [`Self::into_parts`].
+    pub const fn socket(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// The connection, and what has to seal and open all that goes over it.
+    pub fn into_parts(self) -> (TcpStream, Session) {
+        (self.stream, self.session)
+    }
+}
+
+impl core::fmt::Debug for AuthenticatedStream {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("AuthenticatedStream").field(&self.stream).finish()
+    }
+}
+
+/// The keys that both ends have agreed on.
+fn agreed(keys: Option<SessionKeys>) -> Result<SessionKeys, Refusal> {
+    keys.ok_or(Refusal::Garbage)
 }
 
 /// Why there is no connection to a host.
@@ -109,7 +142,7 @@ pub fn connect(
     addresses: &[SocketAddr],
     secret: &Secret,
     timeout: Duration,
-) -> Result<TcpStream, NoConnection> {
+) -> Result<AuthenticatedStream, NoConnection> {
     let (mut problems, mut is_silence) = (Vec::new(), !addresses.is_empty());
     for address in addresses {
         match connect_to(host, address, secret, timeout) {
@@ -128,21 +161,25 @@ fn connect_to(
     address: &SocketAddr,
     secret: &Secret,
     timeout: Duration,
-) -> Result<TcpStream, AuthError> {
+) -> Result<AuthenticatedStream, AuthError> {
     let mut stream = TcpStream::connect_timeout(address, timeout)?;
     stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))?;
-    let hello = names(CLIENT, host.name())?;
+    let (hello, agreement) = names(CLIENT, host.name())?;
     let sent = hello.encode();
     stream.write_all(&sent)?;
     let mut challenge = [0; CHALLENGE];
     stream.read_exact(&mut challenge)?;
-    handshake::check_challenge(secret, &hello, &challenge)?;
+    let theirs = handshake::check_challenge(secret, &hello, &challenge)?;
     stream.write_all(&handshake::proof(secret, &sent, &challenge))?;
     let mut welcome = [0; WELCOME];
     stream.read_exact(&mut welcome)?;
     match handshake::check_welcome(secret, &sent, &challenge, &welcome)? {
-        Verdict::Accepted(_) => Ok(stream),
+        Verdict::Accepted(_) => {
+            let keys = agreement.agree(&theirs.nonce, secret, &sent, &challenge);
+            let session = Session::of_initiator(&agreed(keys)?);
+            Ok(AuthenticatedStream { stream, session })
+        }
         Verdict::Duplicate => Err(Refusal::Garbage.into()),
     }
 }
@@ -155,15 +192,24 @@ pub struct UnauthenticatedPeer {
     pub until: Instant,
     bytes: [u8; HELLO],
     got: usize,
-    challenged: Option<([u8; HELLO], [u8; CHALLENGE])>,
+    challenged: Option<Challenged>,
+}
+
+/// What was said before the peer has proved that it knows the secret.
+struct Challenged {
+    hello: [u8; HELLO],
+    challenge: [u8; CHALLENGE],
+    /// Its public key.
+    theirs: [u8; KEY],
+    agreement: KeyAgreement,
 }
 
 /// What became of it.
 pub enum Progress {
     /// Undecided: more has to arrive.
     Waiting,
-    /// It knows the secret: [`UnauthenticatedPeer::into_stream`].
-    Authenticated,
+    /// It knows the secret: its connection is to be sealed with this.
+    Authenticated(Session),
     /// It is refused, for this reason.
     Refused(String),
 }
@@ -184,15 +230,15 @@ impl UnauthenticatedPeer {
     /// Goes on with what has arrived.
     pub fn advance(&mut self, secret: &Secret) -> Progress {
         match self.step(secret) {
-            Ok(true) => Progress::Authenticated,
-            Ok(false) => Progress::Waiting,
+            Ok(Some(session)) => Progress::Authenticated(session),
+            Ok(None) => Progress::Waiting,
             Err(error) => Progress::Refused(error.to_string()),
         }
     }
 
-    /// The connection of an authenticated peer.
-    pub fn into_stream(self) -> TcpStream {
-        self.stream
+    /// The connection of a peer that is authenticated.
+    pub fn into_stream(self, session: Session) -> AuthenticatedStream {
+        AuthenticatedStream { stream: self.stream, session }
     }
 
     /// Never reads past the end of a message.
@@ -224,24 +270,28 @@ impl UnauthenticatedPeer {
         self.stream.write_all(message)
     }
 
-    fn step(&mut self, secret: &Secret) -> Result<bool, AuthError> {
+    fn step(&mut self, secret: &Secret) -> Result<Option<Session>, AuthError> {
         if self.challenged.is_none() {
-            let Some(hello) = self.read::<HELLO>()? else { return Ok(false) };
+            let Some(hello) = self.read::<HELLO>()? else { return Ok(None) };
             let theirs = Names::decode(&hello, CONTROL)?;
             if theirs.to != self.host.name() || theirs.from != CLIENT {
                 return Err(Refusal::NotForMe(theirs.to).into());
             }
-            let mine = names(self.host.name(), CLIENT)?;
+            let (mine, agreement) = names(self.host.name(), CLIENT)?;
             let challenge = handshake::challenge(secret, &hello, &mine);
             self.write(&challenge)?;
-            self.challenged = Some((hello, challenge));
+            let theirs = theirs.nonce;
+            self.challenged = Some(Challenged { hello, challenge, theirs, agreement });
         }
-        let Some((hello, challenge)) = self.challenged else { return Ok(false) };
-        let Some(proof) = self.read::<PROOF>()? else { return Ok(false) };
+        let Some(proof) = self.read::<PROOF>()? else { return Ok(None) };
+        let Some(Challenged { hello, challenge, theirs, agreement }) = self.challenged.take() else {
+            return Ok(None);
+        };
         handshake::check_proof(secret, &hello, &challenge, &proof)?;
+        let keys = agreed(agreement.agree(&theirs, secret, &hello, &challenge))?;
         let verdict = Verdict::Accepted(0);
         self.write(&handshake::welcome(secret, &hello, &challenge, verdict))?;
-        Ok(true)
+        Ok(Some(Session::of_target(&keys)))
     }
 }
 
@@ -259,7 +309,7 @@ mod tests {
         loop {
             match peer.advance(&secret) {
                 Progress::Waiting => thread::sleep(Duration::from_millis(1)),
-                Progress::Authenticated => return Ok(()),
+                Progress::Authenticated(_) => return Ok(()),
                 Progress::Refused(why) => return Err(why),
             }
         }

@@ -2,7 +2,7 @@
 //! deadline. All are accepted at once, so that nobody waits in the kernel's queue behind others;
 //! which one gives way if there are too many: `rustbtl_coordination::half_open`.
 
-use crate::auth::{Host, Progress, Secret, UnauthenticatedPeer};
+use crate::auth::{AuthenticatedStream, Host, Progress, Secret, UnauthenticatedPeer};
 use crate::listen::Listeners;
 use crate::os::Poll;
 use rustbtl_coordination::half_open::{HalfOpen, victim};
@@ -28,7 +28,7 @@ struct HalfOpenPeer {
 #[derive(Debug)]
 pub enum Outcome {
     /// It knows the job's secret.
-    Authenticated(TcpStream),
+    Authenticated(AuthenticatedStream),
     /// It is closed, for this reason.
     Refused {
         /// Where it came from.
@@ -106,11 +106,12 @@ impl HalfOpenPeers {
         for mut half_open in core::mem::take(&mut self.peers) {
             let address = half_open.address;
             match half_open.peer.advance(secret) {
-                Progress::Authenticated => {
+                Progress::Authenticated(session) => {
                     if self.known.len() < KNOWN_MAX {
                         self.known.insert(address);
                     }
-                    outcomes.push(Outcome::Authenticated(half_open.peer.into_stream()));
+                    let stream = half_open.peer.into_stream(session);
+                    outcomes.push(Outcome::Authenticated(stream));
                 }
                 Progress::Waiting if half_open.peer.until > now => self.peers.push(half_open),
                 Progress::Waiting => {

@@ -1,6 +1,8 @@
-//! A connection for control messages that never blocks.
+//! A connection for control messages that never blocks. Over the network it is encrypted.
 
+use crate::auth::AuthenticatedStream;
 use rustbtl_coordination::control::{ControlError, FrameBuffer, Message};
+use rustbtl_coordination::sealed_records::{SealError, Session};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, RawFd};
@@ -22,13 +24,16 @@ pub enum LinkError {
     /// What was received is no valid message.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// What was received is not what was sent.
+    #[error(transparent)]
+    Sealed(#[from] SealError),
     /// The other end does not read.
     #[error("the other end does not read")]
     Full,
 }
 
 /// A stream of either kind.
-pub trait Stream: Read + Write + AsRawFd + Send {
+trait Stream: Read + Write + AsRawFd + Send {
     /// Makes it non-blocking.
     fn make_nonblocking(&self) -> io::Result<()>;
 }
@@ -50,6 +55,8 @@ impl Stream for TcpStream {
 /// The connection.
 pub struct Link {
     stream: Box<dyn Stream>,
+    /// What encrypts it, between nodes.
+    session: Option<Session>,
     incoming: FrameBuffer,
     outgoing: Vec<u8>,
     /// Bytes of `outgoing` that are sent.
@@ -57,11 +64,21 @@ pub struct Link {
 }
 
 impl Link {
-    /// Over a stream whose other end is authenticated.
-    pub fn new(stream: impl Stream + 'static) -> io::Result<Self> {
+    /// Inside a node, to a process of the same user.
+    pub fn new(stream: UnixStream) -> io::Result<Self> {
+        Self::over(stream, None)
+    }
+
+    /// Between nodes.
+    pub fn over_network(stream: AuthenticatedStream) -> io::Result<Self> {
+        let (stream, session) = stream.into_parts();
+        Self::over(stream, Some(session))
+    }
+
+    fn over(stream: impl Stream + 'static, session: Option<Session>) -> io::Result<Self> {
         stream.make_nonblocking()?;
         let incoming = FrameBuffer::new();
-        Ok(Self { stream: Box::new(stream), incoming, outgoing: Vec::new(), sent: 0 })
+        Ok(Self { stream: Box::new(stream), session, incoming, outgoing: Vec::new(), sent: 0 })
     }
 
     /// To poll.
@@ -84,7 +101,10 @@ impl Link {
         if self.outgoing.len() - self.sent + frame.len() > WAITING_BYTES_MAX {
             return Err(LinkError::Full);
         }
-        self.outgoing.extend_from_slice(frame);
+        match &mut self.session {
+            Some(session) => session.sealer.seal(frame, &mut self.outgoing),
+            None => self.outgoing.extend_from_slice(frame),
+        }
         self.flush()
     }
 
@@ -141,7 +161,7 @@ impl Link {
                     return Err(LinkError::Closed(end));
                 }
                 Ok(bytes) => {
-                    self.incoming.add(&piece[..bytes]);
+                    self.take_in(&piece[..bytes])?;
                     return Ok(bytes);
                 }
                 Err(error) => match error.kind() {
@@ -151,6 +171,18 @@ impl Link {
                 },
             }
         }
+    }
+
+    fn take_in(&mut self, bytes: &[u8]) -> Result<(), SealError> {
+        let Some(Session { opener, .. }) = &mut self.session else {
+            self.incoming.add(bytes);
+            return Ok(());
+        };
+        opener.add(bytes);
+        while let Some(text) = opener.next_text()? {
+            self.incoming.add(text);
+        }
+        Ok(())
     }
 
     /// The next message that has arrived completely.

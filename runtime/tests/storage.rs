@@ -6,6 +6,7 @@ use common::{Job, agent_pid, wait_for};
 use rustbtl_coordination::control::{
     CheckpointId, FrameBuffer, FromReplicaServer, Message, ToReplicaServer,
 };
+use rustbtl_coordination::sealed_records::Session;
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_runtime::auth::{self, Host};
 use rustbtl_runtime::os;
@@ -50,23 +51,30 @@ fn address(job: &Job, node: &str) -> SocketAddr {
 }
 
 /// An authenticated connection to the agent of a node.
-fn connect(job: &Job, node: &str) -> TcpStream {
+fn connect(job: &Job, node: &str) -> (TcpStream, Session) {
     let secret = settings::unhex(&job.secret).expect("a secret");
-    auth::connect(Host::ReplicaServer, &[address(job, node)], &secret, TIMEOUT)
-        .expect("a connection")
+    let stream = auth::connect(Host::ReplicaServer, &[address(job, node)], &secret, TIMEOUT);
+    stream.expect("a connection").into_parts()
 }
 
-fn send(stream: &mut TcpStream, messages: &[ToReplicaServer]) {
-    for message in messages {
-        stream.write_all(&message.encode().expect("a frame")).expect("it reads");
-    }
+fn plain(messages: &[ToReplicaServer]) -> Vec<u8> {
+    messages.iter().flat_map(|message| message.encode().expect("a frame")).collect()
 }
 
-fn answer(stream: &mut TcpStream) -> Option<FromReplicaServer> {
+fn send((stream, session): &mut (TcpStream, Session), messages: &[ToReplicaServer]) {
+    let mut sealed = Vec::new();
+    session.sealer.seal(&plain(messages), &mut sealed);
+    stream.write_all(&sealed).expect("it reads");
+}
+
+fn answer((stream, session): &mut (TcpStream, Session)) -> Option<FromReplicaServer> {
     let (mut buffer, mut bytes) = (FrameBuffer::new(), Vec::new());
     stream.shutdown(Shutdown::Write).expect("an end");
     let _ = stream.read_to_end(&mut bytes);
-    buffer.add(&bytes);
+    session.opener.add(&bytes);
+    while let Some(text) = session.opener.next_text().expect("it is sealed") {
+        buffer.add(text);
+    }
     buffer.next_message().expect("sense")
 }
 
@@ -135,8 +143,20 @@ fn what_is_changed_on_the_wire_is_refused_and_leaves_nothing() {
         assert!(matches!(answer(&mut stream), Some(FromReplicaServer::Refused { .. })));
     }
     let mut stream = connect(&job, "n1");
-    stream.write_all(&[0xff; 100]).expect("it reads");
+    stream.0.write_all(&[0xff; 100]).expect("it reads");
     assert!(matches!(answer(&mut stream), Some(FromReplicaServer::Refused { .. })));
+    // All of it, but not sealed; and sealed, with one bit that is another.
+    let mut stream = connect(&job, "n1");
+    stream.0.write_all(&plain(&wrong)).expect("it reads");
+    assert!(matches!(answer(&mut stream), Some(FromReplicaServer::Refused { .. })));
+    let (mut stream, mut sealed) = (connect(&job, "n1"), Vec::new());
+    stream.1.sealer.seal(&plain(&wrong), &mut sealed);
+    sealed[20] ^= 1;
+    stream.0.write_all(&sealed).expect("it reads");
+    let Some(FromReplicaServer::Refused { reason }) = answer(&mut stream) else {
+        panic!("refused")
+    };
+    assert!(reason.contains("was it changed?"), "{reason}");
     assert!(!folder(&job, "n1").join("checkpoint-9").exists());
     assert_eq!(job.checkpoint(&["--all", "--wait"]).0, 0, "others are served");
     assert_eq!(job.finish(), [0; 4]);
@@ -152,7 +172,8 @@ fn a_peer_without_the_secret_stores_nothing() {
     assert!(refused.reason.contains("secret"), "{refused}");
     // One that skips the handshake.
     let mut stream = TcpStream::connect(address).expect("a connection");
-    send(&mut stream, &[begin(), ToReplicaServer::File { part: 0, bytes: 0 }]);
+    let messages = plain(&[begin(), ToReplicaServer::File { part: 0, bytes: 0 }]);
+    stream.write_all(&messages).expect("it reads");
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     assert!(answer.is_empty(), "unauthenticated peers are answered nothing");

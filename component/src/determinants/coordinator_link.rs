@@ -7,7 +7,7 @@
 //! set waits for what is recorded, it goes out at once. Otherwise, where frames piggyback it,
 //! nobody is in a hurry, and on a full node each message to the coordinator takes a processor from
 //! a rank: it is gathered until the answer has come and [`PACE_MS`] are over. If the connection
-//! breaks, the checkpoint thread resends by way of the guardian.
+//! breaks, the checkpoint thread resends by way of the guardian. It is encrypted.
 
 use crate::determinants::outbox::{DeterminantBatch, outbox, take_batch};
 use crate::determinants::set_order::{is_held, must_flush, set_stable};
@@ -18,6 +18,8 @@ use rustbtl_coordination::control::{FrameBuffer, FromNode, FromRank, Message, To
 use rustbtl_coordination::handshake::{
     self, CHALLENGE, CLIENT, CONTROL, COORDINATOR, Names, Verdict, WELCOME,
 };
+use rustbtl_coordination::sealed_records::Session;
+use rustbtl_coordination::session_keys::KeyAgreement;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -78,11 +80,18 @@ pub enum BatchSend {
     NotOpen,
 }
 
-#[derive(Debug)]
 struct Stream {
     socket: TcpStream,
+    session: Session,
     incoming: FrameBuffer,
+    /// Sealed.
     outgoing: Vec<u8>,
+}
+
+impl core::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("Stream").field(&self.socket).finish()
+    }
 }
 
 impl CoordinatorLink {
@@ -172,12 +181,11 @@ impl CoordinatorLink {
         let Ok(secret) = <&[u8; 32]>::try_from(secret) else { return };
         let rank = self.lock().rank;
         let addresses = addresses.split(' ').filter_map(|address| address.parse().ok());
-        let socket = addresses.filter_map(|address| connect(address, secret, rank)).next();
-        let Some(socket) = socket else { return };
+        let stream = addresses.filter_map(|address| connect(address, secret, rank)).next();
+        let Some(stream) = stream else { return };
         let mut unstable = self.lock();
-        self.fd.store(socket.as_raw_fd(), Ordering::Relaxed);
-        let (incoming, outgoing) = (FrameBuffer::new(), Vec::new());
-        unstable.stream = Some(Stream { socket, incoming, outgoing });
+        self.fd.store(stream.socket.as_raw_fd(), Ordering::Relaxed);
+        unstable.stream = Some(stream);
     }
 
     /// Send what is recorded, at once (`now`) or when it is time.
@@ -265,7 +273,7 @@ impl CoordinatorLink {
             for message in first.into_iter().chain([message]) {
                 let frame = FromNode::Rank { rank: *rank, message }.encode();
                 // Not silently: what is lost here would be waited for for ever.
-                stream.outgoing.extend_from_slice(&frame.expect("batches are short"));
+                stream.send(&frame.expect("batches are short"));
             }
             self.awaits_answer.store(true, Ordering::Relaxed);
         }
@@ -317,7 +325,7 @@ impl Unstable {
             let mut piece = [0; READ_BYTES];
             match stream.socket.read(&mut piece) {
                 Ok(0) => return Err(()),
-                Ok(bytes) => stream.incoming.add(&piece[..bytes]),
+                Ok(bytes) => stream.take_in(&piece[..bytes])?,
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock => return Ok(None),
                     ErrorKind::Interrupted => {}
@@ -328,25 +336,32 @@ impl Unstable {
     }
 }
 
-fn connect(address: SocketAddr, secret: &[u8; 32], rank: PeerId) -> Option<TcpStream> {
+fn connect(address: SocketAddr, secret: &[u8; 32], rank: PeerId) -> Option<Stream> {
     let mut stream = high(TcpStream::connect_timeout(&address, PATIENCE).ok()?);
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
-    let nonce = crate::os::random::bytes().ok()?;
+    let agreement = KeyAgreement::new(crate::os::random::bytes().ok()?);
+    let nonce = agreement.nonce();
     let (version, from, to) = (CONTROL, CLIENT, COORDINATOR);
     let names = Names { version, from, to, incarnation: 0, generation: 0, nonce };
     let hello = names.encode();
     stream.write_all(&hello).ok()?;
     let mut challenge = [0; CHALLENGE];
     stream.read_exact(&mut challenge).ok()?;
-    handshake::check_challenge(secret, &names, &challenge).ok()?;
+    let theirs = handshake::check_challenge(secret, &names, &challenge).ok()?;
     stream.write_all(&handshake::proof(secret, &hello, &challenge)).ok()?;
     let mut welcome = [0; WELCOME];
     stream.read_exact(&mut welcome).ok()?;
     let verdict = handshake::check_welcome(secret, &hello, &challenge, &welcome).ok()?;
-    stream.write_all(&FromNode::DirectConnection { rank }.encode().ok()?).ok()?;
+    let Verdict::Accepted(_) = verdict else { return None };
+    let keys = agreement.agree(&theirs.nonce, secret, &hello, &challenge)?;
+    let session = Session::of_initiator(&keys);
     stream.set_nodelay(true).ok()?;
-    stream.set_nonblocking(true).ok()?;
-    matches!(verdict, Verdict::Accepted(_)).then_some(stream)
+    let (incoming, outgoing) = (FrameBuffer::new(), Vec::new());
+    let mut stream = Stream { socket: stream, session, incoming, outgoing };
+    stream.send(&FromNode::DirectConnection { rank }.encode().ok()?);
+    stream.flush().ok()?;
+    stream.socket.set_nonblocking(true).ok()?;
+    Some(stream)
 }
 
 /// The same socket under a higher number, if there is one.
@@ -361,6 +376,19 @@ fn high(stream: TcpStream) -> TcpStream {
 }
 
 impl Stream {
+    /// As soon as it is flushed.
+    fn send(&mut self, frame: &[u8]) {
+        self.session.sealer.seal(frame, &mut self.outgoing);
+    }
+
+    fn take_in(&mut self, bytes: &[u8]) -> Result<(), ()> {
+        self.session.opener.add(bytes);
+        while let Some(text) = self.session.opener.next_text().map_err(drop)? {
+            self.incoming.add(text);
+        }
+        Ok(())
+    }
+
     fn flush(&mut self) -> Result<(), ()> {
         while !self.outgoing.is_empty() {
             match self.socket.write(&self.outgoing) {
@@ -394,7 +422,9 @@ mod tests {
         let mut hello = [0; handshake::HELLO];
         stream.read_exact(&mut hello).unwrap();
         let names = Names::decode(&hello, CONTROL).unwrap();
-        let mine = Names { from: COORDINATOR, to: names.from, nonce: [1; 32], ..names };
+        let agreement = KeyAgreement::new([1; 32]);
+        let nonce = agreement.nonce();
+        let mine = Names { from: COORDINATOR, to: names.from, nonce, ..names };
         let challenge = handshake::challenge(&SECRET, &hello, &mine);
         stream.write_all(&challenge).unwrap();
         let mut proof = [0; handshake::PROOF];
@@ -404,12 +434,16 @@ mod tests {
         handshake::check_proof(&SECRET, &hello, &challenge, &proof).unwrap();
         let verdict = Verdict::Accepted(0);
         stream.write_all(&handshake::welcome(&SECRET, &hello, &challenge, verdict)).unwrap();
-        let (mut incoming, mut from_numbers) = (FrameBuffer::new(), Vec::new());
+        let keys = agreement.agree(&names.nonce, &SECRET, &hello, &challenge).unwrap();
+        let session = Session::of_target(&keys);
+        let (incoming, outgoing) = (FrameBuffer::new(), Vec::new());
+        let mut stream = Stream { socket: stream, session, incoming, outgoing };
+        let mut from_numbers = Vec::new();
         while (from_numbers.len() as u64) < answers {
             let mut piece = [0; 1000];
-            let bytes = stream.read(&mut piece).unwrap();
-            incoming.add(&piece[..bytes]);
-            while let Some(message) = incoming.next_message::<FromNode>().unwrap() {
+            let bytes = stream.socket.read(&mut piece).unwrap();
+            stream.take_in(&piece[..bytes]).unwrap();
+            while let Some(message) = stream.incoming.next_message::<FromNode>().unwrap() {
                 let FromNode::Rank { message: FromRank::Determinants { from, .. }, .. } = message
                 else {
                     assert_eq!(message, FromNode::DirectConnection { rank: PeerId(5) });
@@ -418,7 +452,8 @@ mod tests {
                 from_numbers.push(from);
                 let incarnation = Incarnation(2);
                 let answer = ToRank::Stable { incarnation, upto: from + 1 }.encode().unwrap();
-                stream.write_all(&answer).unwrap();
+                stream.send(&answer);
+                stream.flush().unwrap();
             }
         }
         from_numbers

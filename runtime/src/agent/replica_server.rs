@@ -6,7 +6,7 @@
 //!    complete, checked and durable; the image is last.
 
 use crate::agent::stream::BlockingStream;
-use crate::auth::{Host, Secret};
+use crate::auth::{AuthenticatedStream, Host, Secret};
 use crate::guardian::images;
 use crate::half_open::{HalfOpenPeers, Outcome};
 use crate::listen::Listeners;
@@ -19,7 +19,7 @@ use rustbtl_fragments::ids::PeerId;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::net::{IpAddr, TcpStream};
+use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -62,7 +62,7 @@ fn accept_peers(listeners: &Listeners, folder: &Arc<Path>, secret: &Secret) -> i
 }
 
 /// Receives one replica, in a thread of its own.
-fn serve(stream: TcpStream, folder: &Arc<Path>, receivers: &Arc<AtomicUsize>) {
+fn serve(stream: AuthenticatedStream, folder: &Arc<Path>, receivers: &Arc<AtomicUsize>) {
     let Ok(mut stream) = BlockingStream::new(stream) else { return };
     let (folder, receivers) = (Arc::clone(folder), Arc::clone(receivers));
     if receivers.fetch_add(1, Ordering::Relaxed) >= RECEIVERS_MAX {

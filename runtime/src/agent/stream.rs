@@ -1,7 +1,10 @@
-//! Messages over a blocking connection: each end may wait for the other, in a thread of its own.
+//! Messages over a blocking connection between nodes: each end may wait for the other, in a thread
+//! of its own. It is encrypted.
 
+use crate::auth::AuthenticatedStream;
 use crate::os::Poll;
 use rustbtl_coordination::control::{FrameBuffer, Message};
+use rustbtl_coordination::sealed_records::Session;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
@@ -13,28 +16,38 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// See the module's documentation.
 pub struct BlockingStream {
     stream: TcpStream,
+    session: Session,
     incoming: FrameBuffer,
     buffer: Vec<u8>,
+    /// Records that are sent.
+    sealed: Vec<u8>,
 }
 
 impl BlockingStream {
     /// Over a connection whose other end is authenticated.
-    pub fn new(stream: TcpStream) -> io::Result<Self> {
+    pub fn new(stream: AuthenticatedStream) -> io::Result<Self> {
         Self::with_timeout(stream, Some(TIMEOUT))
     }
 
     /// The same; `None`: without a limit.
-    pub fn with_timeout(stream: TcpStream, timeout: Option<Duration>) -> io::Result<Self> {
+    pub fn with_timeout(
+        stream: AuthenticatedStream,
+        timeout: Option<Duration>,
+    ) -> io::Result<Self> {
+        let (stream, session) = stream.into_parts();
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(timeout)?;
         stream.set_write_timeout(timeout)?;
-        Ok(Self { stream, incoming: FrameBuffer::new(), buffer: vec![0; 256 << 10] })
+        let (incoming, buffer) = (FrameBuffer::new(), vec![0; 256 << 10]);
+        Ok(Self { stream, session, incoming, buffer, sealed: Vec::new() })
     }
 
     /// Waits until the kernel has it.
     pub fn send(&mut self, message: &impl Message) -> Result<(), String> {
         let frame = message.encode().map_err(|error| error.to_string())?;
-        self.stream.write_all(&frame).map_err(describe)
+        self.sealed.clear();
+        self.session.sealer.seal(&frame, &mut self.sealed);
+        self.stream.write_all(&self.sealed).map_err(describe)
     }
 
     /// To poll. It does not show what was received together with an earlier message.
@@ -52,8 +65,14 @@ impl BlockingStream {
         match self.stream.read(&mut self.buffer) {
             Ok(0) => Err("the connection has ended".into()),
             Ok(bytes) => {
-                self.incoming.add(&self.buffer[..bytes]);
-                Ok(())
+                self.session.opener.add(&self.buffer[..bytes]);
+                loop {
+                    match self.session.opener.next_text() {
+                        Ok(Some(text)) => self.incoming.add(text),
+                        Ok(None) => return Ok(()),
+                        Err(error) => return Err(error.to_string()),
+                    }
+                }
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             Err(error) => Err(describe(error)),

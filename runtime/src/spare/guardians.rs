@@ -2,6 +2,7 @@
 //! its output to the rank's proxy.
 
 use crate::agent::stream::BlockingStream;
+use crate::auth::AuthenticatedStream;
 use crate::command::PLACEHOLDER;
 use crate::guardian::exit_report;
 use crate::guardian::exit_report::{ExitReport, ExitReportReader};
@@ -15,7 +16,6 @@ use rustbtl_coordination::control::{FromSpare, ToSpare};
 use rustbtl_fragments::ids::PeerId;
 use std::collections::BTreeMap;
 use std::io::{self, Read};
-use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -58,10 +58,10 @@ impl SpareGuardians {
     }
 
     /// Serves an authenticated proxy.
-    pub fn serve(&self, stream: TcpStream) {
+    pub fn serve(&self, stream: AuthenticatedStream) {
         let (guardians, local) = (Arc::clone(&self.guardians), self.local.clone());
         thread::spawn(move || {
-            let _ = os::enable_keepalive(&stream);
+            let _ = os::enable_keepalive(stream.socket());
             // Output may wait for its reader without a limit.
             let Ok(mut proxy) = BlockingStream::with_timeout(stream, None) else { return };
             let ended = match proxy.receive::<ToSpare>() {

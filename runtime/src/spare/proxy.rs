@@ -115,7 +115,7 @@ impl Proxy {
         signals: &Signals,
     ) -> Result<Result<i32, String>, String> {
         let spare = auth::connect(Host::Spare, &self.addresses, secret, CONNECT_TIMEOUT)?;
-        os::enable_keepalive(&spare).map_err(|error| error.to_string())?;
+        os::enable_keepalive(spare.socket()).map_err(|error| error.to_string())?;
         let mut spare =
             BlockingStream::with_timeout(spare, None).map_err(|error| error.to_string())?;
         spare.send(&ToSpare::Start {

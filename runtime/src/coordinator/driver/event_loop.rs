@@ -218,7 +218,7 @@ impl Coordinator {
         for outcome in self.unauthenticated.advance(&self.secret) {
             match outcome {
                 Outcome::Authenticated(stream) => {
-                    if let Ok(link) = Link::new(stream) {
+                    if let Ok(link) = Link::over_network(stream) {
                         let (node, last_heard) = (String::new(), Instant::now());
                         let id = self.number();
                         let agent = Agent { link, node, pid: 0, last_heard, silent: false };

@@ -1,0 +1,299 @@
+//! What goes over an authenticated connection: encrypted, and bound to its place. Pure: bytes in,
+//! bytes out.
+//!
+//! ```text
+//! record = length of the text (u32) | text, encrypted | tag (16)
+//! ```
+//! ChaCha20-Poly1305 (RFC 8439) under the key of the direction; the nonce is the number of the record
+//! in its direction, which is not sent; the length is authenticated with the text.
+//!
+//! 1. What is opened is what was sealed, in the same order, from the first record on: a changed,
+//!    repeated, left out or exchanged record is refused.
+//! 2. After a refusal nothing is opened any more.
+//! 3. A length above [`RECORD_BYTES_MAX`] is refused before room is made for it.
+//! 4. A connection that ends too early is not noticed here: each message that goes over it says how
+//!    long it is, and ends of conversations are messages.
+
+use crate::session_keys::{KEY, SessionKeys};
+use chacha20poly1305::aead::AeadInPlace;
+use chacha20poly1305::{ChaCha20Poly1305, KeyInit, Nonce, Tag};
+use core::fmt;
+
+/// Most bytes of text in a record.
+pub const RECORD_BYTES_MAX: usize = 64 << 10;
+/// Bytes before the text.
+const LENGTH: usize = 4;
+/// Bytes after it.
+const TAG: usize = 16;
+/// What a record costs beside its text, in bytes.
+pub const OVERHEAD: usize = LENGTH + TAG;
+
+/// A record is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SealError {
+    /// It is longer than records are.
+    Length(u32),
+    /// It was changed, or is not the next one.
+    Forged,
+}
+
+impl fmt::Display for SealError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Length(bytes) => write!(f, "a record of {bytes} bytes, longer than any is"),
+            Self::Forged => f.write_str("what was received is not what was sent: was it changed?"),
+        }
+    }
+}
+
+impl core::error::Error for SealError {}
+
+/// The next number, as a nonce. There are more than a connection could send.
+fn take_nonce(next: &mut u64) -> Nonce {
+    let mut nonce = [0; 12];
+    nonce[4..].copy_from_slice(&next.to_le_bytes());
+    *next += 1;
+    nonce.into()
+}
+
+/// One direction of a connection, where it begins.
+pub struct Sealer {
+    cipher: ChaCha20Poly1305,
+    next: u64,
+}
+
+impl Sealer {
+    /// Nothing is sealed yet under this key.
+    pub fn new(key: &[u8; KEY]) -> Self {
+        Self { cipher: ChaCha20Poly1305::new(key.into()), next: 0 }
+    }
+
+    /// Appends the records of this text.
+    ///
+    /// # Panics
+    /// Never: texts of records are shorter than what the cipher takes.
+    pub fn seal(&mut self, text: &[u8], out: &mut Vec<u8>) {
+        let records = text.len().div_ceil(RECORD_BYTES_MAX);
+        out.reserve(text.len() + records * OVERHEAD);
+        for text in text.chunks(RECORD_BYTES_MAX) {
+            let length = (text.len() as u32).to_le_bytes();
+            out.extend_from_slice(&length);
+            let from = out.len();
+            out.extend_from_slice(text);
+            let nonce = take_nonce(&mut self.next);
+            let sealed =
+                self.cipher.encrypt_in_place_detached(&nonce, &length, &mut out[from..]);
+            out.extend_from_slice(&sealed.expect("a record is short"));
+        }
+    }
+}
+
+/// One direction of a connection, where it ends.
+pub struct Opener {
+    cipher: ChaCha20Poly1305,
+    next: u64,
+    /// What has arrived.
+    bytes: Vec<u8>,
+    /// So much of it is opened.
+    opened: usize,
+    refused: Option<SealError>,
+}
+
+impl Opener {
+    /// Nothing is opened yet under this key.
+    pub fn new(key: &[u8; KEY]) -> Self {
+        let cipher = ChaCha20Poly1305::new(key.into());
+        Self { cipher, next: 0, bytes: Vec::new(), opened: 0, refused: None }
+    }
+
+    /// So much has arrived.
+    pub fn add(&mut self, bytes: &[u8]) {
+        if self.refused.is_some() {
+            return;
+        }
+        if self.opened > 0 {
+            self.bytes.drain(..self.opened);
+            self.opened = 0;
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The text of the next record that has arrived completely.
+    ///
+    /// # Errors
+    /// The record is refused, and so is all that comes after it.
+    pub fn next_text(&mut self) -> Result<Option<&[u8]>, SealError> {
+        match self.step() {
+            Ok(None) => Ok(None),
+            Ok(Some(range)) => Ok(Some(&self.bytes[range])),
+            Err(refused) => {
+                self.refused = Some(refused);
+                self.bytes = Vec::new();
+                self.opened = 0;
+                Err(refused)
+            }
+        }
+    }
+
+    fn step(&mut self) -> Result<Option<core::ops::Range<usize>>, SealError> {
+        if let Some(refused) = self.refused {
+            return Err(refused);
+        }
+        let Some((length, rest)) = self.bytes[self.opened..].split_first_chunk::<LENGTH>() else {
+            return Ok(None);
+        };
+        let length = *length;
+        let bytes = u32::from_le_bytes(length) as usize;
+        if bytes > RECORD_BYTES_MAX {
+            return Err(SealError::Length(bytes as u32));
+        }
+        if rest.len() < bytes + TAG {
+            return Ok(None);
+        }
+        let from = self.opened + LENGTH;
+        let (text, after) = self.bytes[from..].split_at_mut(bytes);
+        let tag = Tag::clone_from_slice(&after[..TAG]);
+        let nonce = take_nonce(&mut self.next);
+        self.cipher
+            .decrypt_in_place_detached(&nonce, &length, text, &tag)
+            .map_err(|_| SealError::Forged)?;
+        self.opened = from + bytes + TAG;
+        Ok(Some(from..from + bytes))
+    }
+}
+
+/// Both directions of a connection, at one end.
+pub struct Session {
+    /// For what this end sends.
+    pub sealer: Sealer,
+    /// For what it receives.
+    pub opener: Opener,
+}
+
+impl Session {
+    /// At the end that has connected.
+    pub fn of_initiator(keys: &SessionKeys) -> Self {
+        let (sealer, opener) = (Sealer::new(&keys.to_target), Opener::new(&keys.to_initiator));
+        Self { sealer, opener }
+    }
+
+    /// At the end that was connected to.
+    pub fn of_target(keys: &SessionKeys) -> Self {
+        let (sealer, opener) = (Sealer::new(&keys.to_initiator), Opener::new(&keys.to_target));
+        Self { sealer, opener }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ONE: [u8; KEY] = [1; KEY];
+
+    fn sealed(texts: &[&[u8]]) -> Vec<Vec<u8>> {
+        let mut sealer = Sealer::new(&ONE);
+        let seal = |text: &&[u8]| {
+            let mut out = Vec::new();
+            sealer.seal(text, &mut out);
+            out
+        };
+        texts.iter().map(seal).collect()
+    }
+
+    fn open_all(opener: &mut Opener, bytes: &[u8]) -> Result<Vec<Vec<u8>>, SealError> {
+        opener.add(bytes);
+        let mut texts = Vec::new();
+        while let Some(text) = opener.next_text()? {
+            texts.push(text.to_vec());
+        }
+        Ok(texts)
+    }
+
+    #[test]
+    fn records_are_opened_in_the_order_in_which_they_were_sealed_and_in_no_other() {
+        let records = sealed(&[b"one", b"two", b"three"]);
+        let mut opener = Opener::new(&ONE);
+        assert_eq!(open_all(&mut opener, &records.concat()).unwrap(), [&b"one"[..], b"two", b"three"]);
+        for order in [vec![1, 0], vec![0, 0], vec![0, 2], vec![1]] {
+            let bytes: Vec<u8> = order.iter().flat_map(|&i| records[i].clone()).collect();
+            let mut opener = Opener::new(&ONE);
+            assert_eq!(open_all(&mut opener, &bytes), Err(SealError::Forged), "{order:?}");
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_refused_and_nothing_is_opened_after_it() {
+        let records = sealed(&[b"text", b"next"]);
+        for bit in 0..records[0].len() * 8 {
+            let mut damaged = records.concat();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let mut opener = Opener::new(&ONE);
+            // A longer length waits for what does not come.
+            let opened = open_all(&mut opener, &damaged);
+            assert!(opened.as_ref().map_or(true, Vec::is_empty), "1: bit {bit}");
+            if let Err(refused) = opened {
+                assert_eq!(open_all(&mut opener, &records[1]), Err(refused), "2: bit {bit}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_of_the_other_direction_or_of_another_connection_is_refused() {
+        let keys = SessionKeys { to_target: [1; KEY], to_initiator: [2; KEY] };
+        let mut one = Session::of_initiator(&keys);
+        let mut two = Session::of_target(&keys);
+        let mut bytes = Vec::new();
+        one.sealer.seal(b"text", &mut bytes);
+        assert_eq!(open_all(&mut one.opener, &bytes), Err(SealError::Forged));
+        assert_eq!(open_all(&mut two.opener, &bytes).unwrap(), [b"text"]);
+    }
+
+    #[test]
+    fn a_length_above_the_limit_is_refused_before_the_rest_is_here() {
+        let mut opener = Opener::new(&ONE);
+        let bytes = (RECORD_BYTES_MAX as u32 + 1).to_le_bytes();
+        assert_eq!(open_all(&mut opener, &bytes), Err(SealError::Length(65_537)), "3");
+    }
+
+    #[test]
+    fn an_empty_record_is_opened_like_any_other() {
+        let mut bytes = sealed(&[b""]).concat();
+        assert!(bytes.is_empty(), "nothing is sealed for nothing");
+        bytes.extend_from_slice(&[0; OVERHEAD]);
+        assert_eq!(open_all(&mut Opener::new(&ONE), &bytes), Err(SealError::Forged));
+    }
+
+    proptest! {
+        #[test]
+        fn texts_of_any_length_arrive_in_any_pieces(
+            lengths in prop::collection::vec(0usize..3 * RECORD_BYTES_MAX, 1..4),
+            piece in 1usize..200_000,
+        ) {
+            let text: Vec<u8> = (0..lengths.iter().sum()).map(|i: usize| (i % 251) as u8).collect();
+            let mut sealer = Sealer::new(&ONE);
+            let (mut bytes, mut at) = (Vec::new(), 0);
+            for length in lengths {
+                sealer.seal(&text[at..at + length], &mut bytes);
+                at += length;
+            }
+            prop_assert!(bytes.windows(8).all(|window| window != &text[..8]) || text.len() < 8);
+            let mut opener = Opener::new(&ONE);
+            let mut opened = Vec::new();
+            for piece in bytes.chunks(piece) {
+                for text in open_all(&mut opener, piece).unwrap() {
+                    opened.extend_from_slice(&text);
+                }
+            }
+            prop_assert_eq!(opened, text);
+        }
+
+        #[test]
+        fn whatever_arrives_nothing_is_opened_that_was_not_sealed(
+            bytes in prop::collection::vec(any::<u8>(), 0..400),
+        ) {
+            let opened = open_all(&mut Opener::new(&ONE), &bytes);
+            prop_assert!(opened.map_or(true, |texts| texts.is_empty()));
+        }
+    }
+}
