@@ -4,8 +4,8 @@
 //! ```text
 //! record = length of the text (u32) | text, encrypted | tag (16)
 //! ```
-//! ChaCha20-Poly1305 (RFC 8439) under the key of the direction; the nonce is the number of the record
-//! in its direction, which is not sent; the length is authenticated with the text.
+//! AES-256-GCM (RFC 5116) under the key of the direction; the nonce is the number of the record in
+//! its direction, which is not sent; the length is authenticated with the text.
 //!
 //! 1. What is opened is what was sealed, in the same order, from the first record on: a changed,
 //!    repeated, left out or exchanged record is refused.
@@ -15,9 +15,9 @@
 //!    long it is, and ends of conversations are messages.
 
 use crate::session_keys::{KEY, SessionKeys};
-use chacha20poly1305::aead::AeadInPlace;
-use chacha20poly1305::{ChaCha20Poly1305, KeyInit, Nonce, Tag};
 use core::fmt;
+use core::ops::Range;
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 
 /// Most bytes of text in a record.
 pub const RECORD_BYTES_MAX: usize = 64 << 10;
@@ -48,24 +48,37 @@ impl fmt::Display for SealError {
 
 impl core::error::Error for SealError {}
 
-/// The next number, as a nonce. There are more than a connection could send.
-fn take_nonce(next: &mut u64) -> Nonce {
-    let mut nonce = [0; 12];
-    nonce[4..].copy_from_slice(&next.to_le_bytes());
-    *next += 1;
-    nonce.into()
+/// A key, and the number of the next record under it.
+struct Cipher {
+    key: LessSafeKey,
+    next: u64,
+}
+
+impl Cipher {
+    fn new(key: &[u8; KEY]) -> Self {
+        // Only another length is refused.
+        let key = UnboundKey::new(&AES_256_GCM, key).expect("a key of 32 bytes");
+        Self { key: LessSafeKey::new(key), next: 0 }
+    }
+
+    /// Of the next record. There are more numbers than a connection could send.
+    fn take_nonce(&mut self) -> Nonce {
+        let mut nonce = [0; 12];
+        nonce[4..].copy_from_slice(&self.next.to_le_bytes());
+        self.next += 1;
+        Nonce::assume_unique_for_key(nonce)
+    }
 }
 
 /// One direction of a connection, where it begins.
 pub struct Sealer {
-    cipher: ChaCha20Poly1305,
-    next: u64,
+    cipher: Cipher,
 }
 
 impl Sealer {
     /// Nothing is sealed yet under this key.
     pub fn new(key: &[u8; KEY]) -> Self {
-        Self { cipher: ChaCha20Poly1305::new(key.into()), next: 0 }
+        Self { cipher: Cipher::new(key) }
     }
 
     /// Appends the records of this text.
@@ -80,18 +93,17 @@ impl Sealer {
             out.extend_from_slice(&length);
             let from = out.len();
             out.extend_from_slice(text);
-            let nonce = take_nonce(&mut self.next);
-            let sealed =
-                self.cipher.encrypt_in_place_detached(&nonce, &length, &mut out[from..]);
-            out.extend_from_slice(&sealed.expect("a record is short"));
+            let (nonce, key) = (self.cipher.take_nonce(), &self.cipher.key);
+            let tag =
+                key.seal_in_place_separate_tag(nonce, Aad::from(length), &mut out[from..]);
+            out.extend_from_slice(tag.expect("a record is short").as_ref());
         }
     }
 }
 
 /// One direction of a connection, where it ends.
 pub struct Opener {
-    cipher: ChaCha20Poly1305,
-    next: u64,
+    cipher: Cipher,
     /// What has arrived.
     bytes: Vec<u8>,
     /// So much of it is opened.
@@ -102,8 +114,7 @@ pub struct Opener {
 impl Opener {
     /// Nothing is opened yet under this key.
     pub fn new(key: &[u8; KEY]) -> Self {
-        let cipher = ChaCha20Poly1305::new(key.into());
-        Self { cipher, next: 0, bytes: Vec::new(), opened: 0, refused: None }
+        Self { cipher: Cipher::new(key), bytes: Vec::new(), opened: 0, refused: None }
     }
 
     /// So much has arrived.
@@ -135,7 +146,7 @@ impl Opener {
         }
     }
 
-    fn step(&mut self) -> Result<Option<core::ops::Range<usize>>, SealError> {
+    fn step(&mut self) -> Result<Option<Range<usize>>, SealError> {
         if let Some(refused) = self.refused {
             return Err(refused);
         }
@@ -151,13 +162,11 @@ impl Opener {
             return Ok(None);
         }
         let from = self.opened + LENGTH;
-        let (text, after) = self.bytes[from..].split_at_mut(bytes);
-        let tag = Tag::clone_from_slice(&after[..TAG]);
-        let nonce = take_nonce(&mut self.next);
-        self.cipher
-            .decrypt_in_place_detached(&nonce, &length, text, &tag)
+        let end = from + bytes + TAG;
+        let (nonce, key) = (self.cipher.take_nonce(), &self.cipher.key);
+        key.open_in_place(nonce, Aad::from(length), &mut self.bytes[from..end])
             .map_err(|_| SealError::Forged)?;
-        self.opened = from + bytes + TAG;
+        self.opened = end;
         Ok(Some(from..from + bytes))
     }
 }

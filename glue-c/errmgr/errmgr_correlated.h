@@ -56,6 +56,7 @@ typedef struct {
     bool protect_without_dir;
     bool recover;
     bool notices; /* a line to the user after each recovery */
+    char *secret; /* how the job's secret gets to the other nodes */
     char *local_dir;    /* where nodes keep images if there is no checkpoint_dir */
     int image_replicas; /* other nodes that have each of them, too */
     int spare_nodes;    /* nodes that wait for failed ones */

@@ -113,6 +113,7 @@ static char *send_setup(orte_job_t *job, bool prints, bool failover)
     }
     fprintf(to, RUSTBTL_SETUP_RECOVER " %d\n", p->recover ? 1 : 0);
     fprintf(to, RUSTBTL_SETUP_PRINTS " %d\n", prints ? 1 : 0);
+    send_value(to, RUSTBTL_SETUP_SECRET, p->secret);
     if (failover) {
         send_value(to, RUSTBTL_SETUP_FAILOVER, identity);
     }

@@ -12,6 +12,7 @@ mca_errmgr_correlated_params_t mca_errmgr_correlated_params = { .checkpoints_kep
                                                                 .recover = true,
                                                                 .notices = true,
                                                                 .overhead_max = 3,
+                                                                .secret = "auto",
                                                                 .failure_timeout =
                                                                     CORRELATED_FAILURE_TIMEOUT,
                                                                 .image_replicas = 1,
@@ -135,6 +136,12 @@ void mca_errmgr_correlated_register_params(void)
              "Seconds, 2 to 600. A node from which nothing has come for so long has failed, and "
              "its ranks are restarted elsewhere. If nothing comes from any other node, mpirun's "
              "own node is cut off: the job waits until it is not.");
+    (void) variable("secret", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->secret,
+             "How the secret with which the processes of the job recognise each other gets to the "
+             "other nodes. clear: in Open MPI's launch message, where who can read the network "
+             "learns it. munge or munge:SOCKET: encrypted by munge. file:PATH: it depends on the "
+             "key in this file, 32 bytes or more that only you can read, the same on all nodes. "
+             "auto: munge in an allocation of Slurm, otherwise clear.");
     (void) variable("notices", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_3, &p->notices,
              "A line on standard error after each recovery: which ranks failed, the checkpoint "
              "and the node on which they run again, and how long it took. 0: none.");

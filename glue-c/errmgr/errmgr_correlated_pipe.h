@@ -20,7 +20,9 @@
 /* In milliseconds. */
 #define RUSTBTL_SETUP_FAILURE_TIMEOUT "failure_timeout"
 #define RUSTBTL_SETUP_PRINTS "prints"
-/* In place of a coordinator that has failed: job, port, secret. */
+/* How the job's secret gets to the other nodes. */
+#define RUSTBTL_SETUP_SECRET "secret"
+/* In place of a coordinator that has failed: job, port, token of the secret. */
 #define RUSTBTL_SETUP_FAILOVER "again"
 #define RUSTBTL_SETUP_SIZE "size"
 #define RUSTBTL_SETUP_ARG "arg"
@@ -28,7 +30,7 @@
 #define RUSTBTL_SETUP_ADDRESSES "at"
 #define RUSTBTL_SETUP_GO "go"
 
-/* From the coordinator: it listens (port, job, secret), or why it cannot start. */
+/* From the coordinator: it listens (port, job, token of the secret), or why it cannot start. */
 #define RUSTBTL_KEY_OK "ok"
 #define RUSTBTL_KEY_ERROR "error"
 /* End the job: without an error, or with this text as its error. */

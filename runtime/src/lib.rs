@@ -19,6 +19,7 @@ pub mod command;
 pub mod coordinator;
 pub mod guardian;
 pub mod half_open;
+pub mod job_secret;
 pub mod jobs;
 pub mod link;
 pub mod listen;

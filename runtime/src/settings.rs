@@ -1,6 +1,7 @@
 //! The settings that mpirun's component gives to guardians in the environment of the job.
 
 use crate::auth::Secret;
+use crate::job_secret;
 use crate::local;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use rustbtl_process::dump::Compression;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 /// Name of the job.
 pub const JOB: &str = "RUSTBTL_JOB";
-/// The job's secret, 64 hexadecimal digits.
+/// The token of the job's secret (`job_secret`); in an agent's environment its 64 hexadecimal digits.
 pub const SECRET: &str = "RUSTBTL_SECRET";
 /// Port of the coordinator, a blank, and mpirun's own address as Open MPI writes it.
 pub const COORDINATOR: &str = "RUSTBTL_COORDINATOR";
@@ -157,6 +158,8 @@ pub enum NoSettings {
     NotRequested,
     /// A variable has no valid value.
     Invalid(&'static str),
+    /// The job's secret cannot be found out on this node, for this reason.
+    Secret(String),
 }
 
 impl Settings {
@@ -171,8 +174,8 @@ impl Settings {
         let size =
             size.filter(|size| rank < *size).ok_or(NoSettings::Invalid("OMPI_COMM_WORLD_SIZE"))?;
         let job = text(JOB).filter(|job| is_job_name(job)).ok_or(NoSettings::Invalid(JOB))?;
-        let secret = text(SECRET).and_then(|digits| unhex(&digits));
-        let secret = secret.ok_or(NoSettings::Invalid(SECRET))?;
+        let token = text(SECRET).ok_or(NoSettings::Invalid(SECRET))?;
+        let secret = job_secret::open(&token).map_err(NoSettings::Secret)?;
         let coordinator = addresses(&coordinator).ok_or(NoSettings::Invalid(COORDINATOR))?;
         let path = |name| get(name).filter(|path| !path.is_empty()).map(PathBuf::from);
         let (restore, folder) = (path(RESTORE), path(FOLDER));
@@ -437,7 +440,8 @@ mod tests {
             read("OMPI_COMM_WORLD_RANK", Some("2")).err(),
             Some(NoSettings::Invalid("OMPI_COMM_WORLD_SIZE"))
         );
-        assert_eq!(read(SECRET, Some("0f")).err(), Some(NoSettings::Invalid(SECRET)));
+        assert_eq!(read(SECRET, None).err(), Some(NoSettings::Invalid(SECRET)));
+        assert!(matches!(read(SECRET, Some("0f")).err(), Some(NoSettings::Secret(_))));
         assert_eq!(read(JOB, Some("../x")).err(), Some(NoSettings::Invalid(JOB)));
     }
 }

@@ -95,6 +95,12 @@ fn table(document: &Value) -> String {
         list(document, "nodes").len(),
         place(document),
     );
+    let secret = match document["secret"].as_str() {
+        Some("munge") => "encrypted by munge",
+        Some("file") => "under the key in your file",
+        _ => "in clear, in Open MPI's launch message (vprotocol_correlated_secret)",
+    };
+    let _ = writeln!(out, "connections of protection are encrypted; their secret went {secret}");
     let protection = &document["protection"];
     if protection["disabled"].as_bool() == Some(true) {
         let _ = writeln!(out, "NOT PROTECTED: the coordinator could not reach some ranks for long");

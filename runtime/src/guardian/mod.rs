@@ -136,8 +136,12 @@ pub fn run(words: &[OsString], store: Arc<dyn ImageStore>) -> ! {
     let settings = match Settings::read(|name| std::env::var_os(name)) {
         Ok(settings) => settings,
         Err(reason) => {
-            if let NoSettings::Invalid(variable) = reason {
-                report!("the variable {variable} makes no sense: running unprotected");
+            match reason {
+                NoSettings::NotRequested => {}
+                NoSettings::Invalid(variable) => {
+                    report!("the variable {variable} makes no sense: running unprotected");
+                }
+                NoSettings::Secret(reason) => report!("{reason}: running unprotected"),
             }
             cannot_start(words, &crate::guardian::program::become_it(words))
         }

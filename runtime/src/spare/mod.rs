@@ -75,6 +75,7 @@ pub fn run() -> Result<(), String> {
     let settings = settings.map_err(|reason| match reason {
         NoSettings::NotRequested => "only orted starts this".to_owned(),
         NoSettings::Invalid(variable) => format!("the variable {variable} makes no sense"),
+        NoSettings::Secret(reason) => reason,
     })?;
     let listening = |error| format!("listening: {error}");
     let listeners = Listeners::open(&hosts_towards(&settings.coordinator), 0).map_err(listening)?;

@@ -89,7 +89,12 @@ impl Job {
     }
 
     pub fn start_local_in(scratch: Scratch, size: u32, replicas: u32) -> Self {
-        Self::start_with(scratch, size, &format!("copies {replicas}"), "", None)
+        Self::start_local_with(scratch, size, replicas, "")
+    }
+
+    /// `more`: further lines of the configuration.
+    pub fn start_local_with(scratch: Scratch, size: u32, replicas: u32, more: &str) -> Self {
+        Self::start_with(scratch, size, &format!("copies {replicas}"), more, None)
     }
 
     fn start_with(

@@ -164,11 +164,13 @@ fn must_leave_nothing(outcome: &Outcome) -> Result<()> {
     outcome.must(!outcome.stderr.contains("cluster: left on "), "something was left on a node")
 }
 
-/// Only the set of the lost node is rolled back; all others still run when Slurm has noticed.
+/// Only the set of the lost node is rolled back; all others still run when Slurm has noticed. The
+/// job's secret is encrypted by the munge of this Slurm.
 fn node_killed() -> Result<()> {
     let login = Login::new("slurm-node", ITERATIONS)?;
     let script = format!(
-        "id=$({SBATCH} --wrap='{MPIRUN} PROGRAM') || fail sbatch
+        "munge=\"--mca vprotocol_correlated_secret munge:$(dirname \"$SLURM_CONF\")/munge.socket\"
+         id=$({SBATCH} --wrap=\"{MPIRUN} $munge PROGRAM\") || fail sbatch
          node n2 down; sleep 3; touch noticed; over $id; report $id"
     );
     let faults = ["--kill-node-after-replication", "2@1", "--cut-node-after-replication", "2@1"];
@@ -177,6 +179,8 @@ fn node_killed() -> Result<()> {
         .run_until(&script, &faults, |events| all_have_replayed(events, 1) && noticed.exists())?;
     let state = outcome.stderr.contains("JobState=COMPLETED");
     outcome.must(state, "the job should be complete")?;
+    let by_munge = events(&login.scratch)?.contains(r#""secret":"munge""#);
+    outcome.must(by_munge, "the secret should be encrypted by munge")?;
     login.must(&outcome, NODES, &[("node_lost", 1), ("set_rollback", 1)])
 }
 

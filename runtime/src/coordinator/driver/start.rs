@@ -18,9 +18,10 @@ use crate::coordinator::job::state::Job;
 use crate::coordinator::job::tables::mpirun_orders::to_mpirun;
 use crate::guardian::output_offsets::FOLDER;
 use crate::half_open::HalfOpenPeers;
+use crate::job_secret::Travels;
 use crate::listen::Listeners;
 use crate::settings::hex;
-use crate::{jobs, os};
+use crate::{job_secret, jobs, os};
 use rustbtl_coordination::control::CheckpointId;
 use rustbtl_coordination::interval::Interval;
 use rustbtl_coordination::notice_limit::NoticeLimit;
@@ -125,7 +126,7 @@ fn resume(
 
 impl Coordinator {
     pub(crate) fn start(input: &mut impl BufRead) -> Result<Self, String> {
-        let config = read_config(input)?;
+        let mut config = read_config(input)?;
         if !config.has_storage()
             && (config.interval() != Interval::Off || config.set_interval_ms > 0)
         {
@@ -148,12 +149,16 @@ impl Coordinator {
         if config.directory.is_some() && failover.is_none() {
             share_output(&config, &name);
         }
-        let (secret, listeners) = match &failover {
-            Some((_, port, secret)) => (*secret, listen_again(&config.hosts, *port)),
-            None => (
-                os::random().map_err(text("drawing the job's secret"))?,
-                Listeners::open(&config.hosts, 0),
-            ),
+        let (secret, token, listeners) = match &failover {
+            Some((_, port, token)) => {
+                let listeners = listen_again(&config.hosts, *port);
+                (job_secret::open(token)?, token.clone(), listeners)
+            }
+            None => {
+                let in_slurm = std::env::var_os("SLURM_JOB_ID").is_some();
+                let (secret, token) = job_secret::draw(&config.secret, in_slurm)?;
+                (secret, token, Listeners::open(&config.hosts, 0))
+            }
         };
         let listeners = listeners.map_err(text("listening for agents"))?;
         let port = listeners.port();
@@ -168,6 +173,7 @@ impl Coordinator {
         let mut determinants = Determinants::new(determinants::REPLICAS);
         let session = config.log.clone();
         slurm::notify(&config, &name);
+        config.secret_travels = Travels::of(&token);
         let mut job = Job::new(name.clone(), config);
         job.set_mpirun_node(os::hostname());
         let failover_store = session.map(|session| failover_store::folder(&session, &name));
@@ -186,7 +192,7 @@ impl Coordinator {
         }
         let manifest_writer =
             ManifestWriter::start().map_err(text("a thread for what is written to storage"))?;
-        send_to_mpirun(&format!("{} {port} {name} {}", to_mpirun::OK, hex(&secret)));
+        send_to_mpirun(&format!("{} {port} {name} {token}", to_mpirun::OK));
         Ok(Self {
             secret,
             started: Instant::now(),

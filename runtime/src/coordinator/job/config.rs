@@ -3,7 +3,8 @@
 //! `rules/mpirun_messages.rs`.
 
 use crate::settings::{FAILURE_TIMEOUT_MS, FAILURE_TIMEOUTS_MS, Images};
-use crate::settings::{hosts, is_job_name, unhex};
+use crate::job_secret::{Travels, Way};
+use crate::settings::{hosts, is_job_name};
 use rustbtl_coordination::interval::Interval;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -50,8 +51,12 @@ pub struct JobConfig {
     pub prints: bool,
     /// `restore`: the checkpoint that the job restarts from.
     pub restore: Option<PathBuf>,
-    /// `again JOB PORT SECRET`: a failover, in place of a killed coordinator.
-    pub failover: Option<(String, u16, [u8; 32])>,
+    /// `secret`: how the job's secret gets to the other nodes.
+    pub secret: Way,
+    /// How it does get there.
+    pub secret_travels: Travels,
+    /// `again JOB PORT TOKEN`: a failover, in place of a killed coordinator.
+    pub failover: Option<(String, u16, String)>,
     /// `at`: mpirun's own addresses.
     pub hosts: Vec<IpAddr>,
     /// `size`: ranks, known when mpirun launches them.
@@ -77,6 +82,8 @@ impl Default for JobConfig {
             failure_timeout_ms: FAILURE_TIMEOUT_MS,
             prints: false,
             restore: None,
+            secret: Way::Auto,
+            secret_travels: Travels::InClear,
             failover: None,
             hosts: Vec::new(),
             size: 0,
@@ -117,9 +124,10 @@ impl JobConfig {
             "restore" => self.restore = path()?,
             "again" => {
                 let failover =
-                    failover_from(value).ok_or("again: that is no job, port and secret")?;
+                    failover_from(value).ok_or("again: that is no job, port and token")?;
                 self.failover = Some(failover);
             }
+            "secret" => self.secret = value.parse()?,
             "recover" => self.recover = number()? != 0,
             "notices" => self.notices = number()? != 0,
             "failure_timeout" => self.failure_timeout_ms = failure_timeout(number()?)?,
@@ -173,11 +181,11 @@ impl JobConfig {
     }
 }
 
-fn failover_from(value: &str) -> Option<(String, u16, [u8; 32])> {
+fn failover_from(value: &str) -> Option<(String, u16, String)> {
     let words: Vec<&str> = value.split(' ').collect();
-    let [job, port, secret] = words.try_into().ok()?;
+    let [job, port, token] = words.try_into().ok()?;
     let port = port.parse().ok().filter(|&port| port != 0)?;
-    is_job_name(job).then_some((job.to_owned(), port, unhex(secret)?))
+    is_job_name(job).then_some((job.to_owned(), port, token.to_owned()))
 }
 
 fn failure_timeout(ms: u64) -> Result<u64, String> {

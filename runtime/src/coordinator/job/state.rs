@@ -426,7 +426,8 @@ impl Job {
         let first = self.config.first_checkpoint();
         let known = SchedulerState { next_checkpoint: first, ..SchedulerState::default() };
         self.resume_scheduler(now, &known);
-        self.log(json!({"event": "ready", "ranks": self.ranks.len()}));
+        let secret = self.config.secret_travels.name();
+        self.log(json!({"event": "ready", "ranks": self.ranks.len(), "secret": secret}));
         if self.failovers > 0 {
             self.complete_failover(now, 0);
         }

@@ -96,6 +96,7 @@ impl Job {
             "set_interval_ms": self.config.set_interval_ms,
             "restarted_from": self.config.restore,
             "protection": self.protection(),
+            "secret": self.config.secret_travels.name(),
             "replica_servers": self.replica_servers(),
             "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
             "sets": sets.iter().map(set).collect::<Vec<_>>(),

@@ -154,6 +154,7 @@ mod tests {
             ("NOTICES", "notices", "0"),
             ("FAILURE_TIMEOUT", "failure_timeout", "4000"),
             ("PRINTS", "prints", "1"),
+            ("SECRET", "secret", "file:/home/u/key"),
             ("FAILOVER", "again", again.as_str()),
             ("ADDRESSES", "at", "1.0;tcp://10.0.0.1:5"),
             ("SIZE", "size", "4"),
