@@ -16,7 +16,7 @@
 
 use crate::session_keys::{KEY, SessionKeys};
 use core::fmt;
-use core::ops::Range;
+use core::ops::{Deref, Range};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 
 /// Most bytes of text in a record.
@@ -86,13 +86,32 @@ impl Sealer {
     /// # Panics
     /// Never: texts of records are shorter than what the cipher takes.
     pub fn seal(&mut self, text: &[u8], out: &mut Vec<u8>) {
-        let records = text.len().div_ceil(RECORD_BYTES_MAX);
-        out.reserve(text.len() + records * OVERHEAD);
-        for text in text.chunks(RECORD_BYTES_MAX) {
-            let length = (text.len() as u32).to_le_bytes();
+        self.seal_parts(&[text], out);
+    }
+
+    /// The same for a text in several parts.
+    ///
+    /// # Panics
+    /// Never, as above.
+    pub fn seal_parts(&mut self, parts: &[impl Deref<Target = [u8]>], out: &mut Vec<u8>) {
+        let mut left: usize = parts.iter().map(|part| part.len()).sum();
+        let mut parts = parts.iter().map(|part| &part[..]);
+        let mut part: &[u8] = &[];
+        out.reserve(left + left.div_ceil(RECORD_BYTES_MAX) * OVERHEAD);
+        while left > 0 {
+            let bytes = left.min(RECORD_BYTES_MAX);
+            left -= bytes;
+            let length = (bytes as u32).to_le_bytes();
             out.extend_from_slice(&length);
             let from = out.len();
-            out.extend_from_slice(text);
+            while out.len() < from + bytes {
+                if part.is_empty() {
+                    part = parts.next().unwrap_or_default();
+                }
+                let (now, later) = part.split_at(part.len().min(from + bytes - out.len()));
+                out.extend_from_slice(now);
+                part = later;
+            }
             let (nonce, key) = (self.cipher.take_nonce(), &self.cipher.key);
             let tag =
                 key.seal_in_place_separate_tag(nonce, Aad::from(length), &mut out[from..]);
@@ -115,6 +134,11 @@ impl Opener {
     /// Nothing is opened yet under this key.
     pub fn new(key: &[u8; KEY]) -> Self {
         Self { cipher: Cipher::new(key), bytes: Vec::new(), opened: 0, refused: None }
+    }
+
+    /// Bytes that have arrived and are not opened.
+    pub fn waiting(&self) -> usize {
+        self.bytes.len() - self.opened
     }
 
     /// So much has arrived.
@@ -283,7 +307,8 @@ mod tests {
             let mut sealer = Sealer::new(&ONE);
             let (mut bytes, mut at) = (Vec::new(), 0);
             for length in lengths {
-                sealer.seal(&text[at..at + length], &mut bytes);
+                let (first, second) = text[at..at + length].split_at(length / 3);
+                sealer.seal_parts(&[first, &[], second], &mut bytes);
                 at += length;
             }
             prop_assert!(bytes.windows(8).all(|window| window != &text[..8]) || text.len() < 8);

@@ -23,6 +23,13 @@ pub struct KeyAgreement {
     private: [u8; KEY],
 }
 
+/// Without the secret.
+impl core::fmt::Debug for KeyAgreement {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("KeyAgreement").finish_non_exhaustive()
+    }
+}
+
 /// The keys of a connection.
 pub struct SessionKeys {
     /// For what the initiator sends.
@@ -45,7 +52,7 @@ impl KeyAgreement {
     /// After the handshake has succeeded. `theirs` is the nonce of the other end's names. `None`:
     /// that is no public key.
     pub fn agree(
-        self,
+        &self,
         theirs: &[u8; KEY],
         secret: &[u8; KEY],
         hello: &[u8; HELLO],

@@ -132,6 +132,7 @@ typedef struct rustbtl_config {
     uint8_t piggyback;
     uint8_t trim_received;
     uint8_t log_full; /* enum rustbtl_log_full */
+    uint8_t tcp_encrypt;
 } rustbtl_config_t;
 
 _Static_assert(sizeof(rustbtl_config_t) == 168, "mirrored in component/src/ffi/table.rs");

@@ -47,7 +47,8 @@ rustbtl_config_t mca_vprotocol_correlated_config = {
     .log_full = RUSTBTL_LOG_SUSPEND,
 };
 
-static bool use_shm = true, use_ipv4 = true, use_ipv6 = true, want_summary = false,
+static bool use_shm = true, use_ipv4 = true, use_ipv6 = true, want_encryption = false,
+            want_summary = false,
             want_huge_pages = false, record_clock = true, verify_sends = false,
             piggyback = true, trim_received = true;
 static double overhead_max = 3;
@@ -206,6 +207,9 @@ static void register_tcp(rustbtl_config_t *c)
          "the loopback, unless there is nothing else.");
     flag("tcp_ipv4", &use_ipv4, &c->tcp_ipv4, 4, "Use IPv4.");
     flag("tcp_ipv6", &use_ipv6, &c->tcp_ipv6, 4, "Use IPv6.");
+    flag("tcp_encrypt", &want_encryption, &c->tcp_encrypt, 4,
+         "Encrypt messages between nodes, so that who can read or change packets neither reads nor "
+         "changes them. They take a processor longer: docs/performance.md says how much.");
     (void) bytes("tcp_socket_buffer", &c->tcp_socket_buffer, 4,
           "Size in bytes of the send and receive buffers of sockets. 0: the kernel's own tuning.");
     (void) bytes("tcp_receive_buffer", &c->tcp_receive_buffer, 5,

@@ -130,6 +130,7 @@ pub struct Config {
     pub piggyback: u8,
     pub trim_received: u8,
     pub log_full: u8,
+    pub tcp_encrypt: u8,
 }
 
 const_assert_eq!(size_of::<Config>(), 168);

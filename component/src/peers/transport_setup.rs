@@ -55,6 +55,7 @@ impl TransportSetup {
             if_exclude: texts.if_exclude.clone(),
             ipv4: config.tcp_ipv4 != 0,
             ipv6: config.tcp_ipv6 != 0,
+            encrypt: config.tcp_encrypt != 0,
             socket_buffer_bytes: config.tcp_socket_buffer as usize,
             receive_buffer_bytes: config.tcp_receive_buffer as usize,
             eager_bytes_max: or(config.tcp_eager_limit, defaults.eager_bytes_max),

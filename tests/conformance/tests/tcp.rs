@@ -40,9 +40,15 @@ fn cramped() -> TcpConfig {
     }
 }
 
+fn encrypted(config: TcpConfig) -> TcpConfig {
+    TcpConfig { encrypt: true, ..config }
+}
+
 conformance!(ipv4, Loopback(on("127.0.0.0/8")));
 conformance!(ipv6, Loopback(on("::1/128")));
 conformance!(small_buffers, Loopback(cramped()));
+conformance!(encrypted, Loopback(encrypted(on("127.0.0.0/8"))));
+conformance!(encrypted_small_buffers, Loopback(encrypted(cramped())));
 
 // ---- what only sockets can suffer --------------------------------------------------------------
 

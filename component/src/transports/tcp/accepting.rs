@@ -1,6 +1,7 @@
 //! Being connected to: unauthenticated peers, until they have proved who they are.
 
 use crate::os::socket;
+use crate::transports::tcp::connection::wire::Wire;
 use crate::transports::tcp::handshake::{Names, Verdict};
 use crate::transports::tcp::pending_connection::{PendingConnection, Progress};
 use crate::transports::tcp::{ACCEPTS, ConnectionLink, EpollToken, PENDING_MAX, Tcp};
@@ -70,7 +71,7 @@ impl Tcp {
         // A copy of the process for a snapshot holds what was closed here a moment longer, and as
         // long epoll speaks of it.
         let Some(pending) = self.pending.get_mut(place).and_then(Option::as_mut) else { return };
-        match pending.drive(&self.secret, &mine) {
+        match pending.drive(&self.secret, mine) {
             Progress::Waiting => {}
             Progress::Refused(Some(why)) => self.refuse(place, &why),
             Progress::Refused(None) => self.pending[place] = None,
@@ -106,9 +107,13 @@ impl Tcp {
             self.close_connection(at, false, format!("the peer has {what} and connects again"));
         }
         self.end_dial(slot);
-        if pending.answer(&self.secret, Verdict::Accepted(generation)) {
+        let session = pending.session(&self.secret, &names);
+        if let Some(session) = session
+            && pending.answer(&self.secret, Verdict::Accepted(generation))
+        {
             let PendingConnection { stream, address, .. } = pending;
-            self.open(slot, stream, address, names.incarnation, generation);
+            let wire = Wire::new(stream, session);
+            self.open(slot, wire, address, names.incarnation, generation);
         } else if self.peers[slot].link == ConnectionLink::Dialing {
             self.dial(slot);
         }

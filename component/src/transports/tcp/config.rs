@@ -39,14 +39,23 @@ pub struct TcpConfig {
     pub handshake_ms_max: u32,
     /// How long `close` waits for the peers to take notice.
     pub linger_ms_max: u32,
+    /// Encrypt what runs over the connections. All peers do, or none.
+    pub encrypt: bool,
     /// Version of what runs over the connections; peers with another one are refused.
     pub version: u32,
 }
 
 /// Version of handshake, frames and their meaning.
 pub const VERSION: u32 = 0x0001_0000 | rustbtl_fragments::wire::VERSION as u32;
+/// Added to the version where connections are encrypted: others do not understand it.
+const ENCRYPTED: u32 = 0x8000_0000;
 
 impl TcpConfig {
+    /// The version that peers must have, too.
+    pub(super) fn spoken_version(&self) -> u32 {
+        self.version | if self.encrypt { ENCRYPTED } else { 0 }
+    }
+
     /// Longest frame that a peer may send.
     pub(super) fn frame_bytes_max(&self) -> usize {
         let payload = self.chunk_bytes_max.max(self.eager_bytes_max) as usize;
@@ -72,6 +81,7 @@ impl Default for TcpConfig {
             connect_ms_max: 30_000,
             handshake_ms_max: 5_000,
             linger_ms_max: 1_000,
+            encrypt: false,
             version: VERSION,
         }
     }

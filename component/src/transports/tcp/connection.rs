@@ -1,15 +1,17 @@
 //! One open connection: frames out of a large buffer, frames in by reference.
 
 pub mod direct_placement;
+pub mod wire;
 
 use crate::os::socket;
 use crate::os::socket::Io;
 use crate::transports::tcp::connection::direct_placement::DirectPlacement;
+use crate::transports::tcp::connection::wire::{FORGED, ROOM_MIN, Wire};
 use crate::transports::{Payload, Sent};
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::wire::{HEADER_BYTES, Header, VERSION};
 use std::io::IoSlice;
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr};
 
 /// A record of 8 bytes, shorter than any frame: nothing follows.
 const GOODBYE: [u8; 8] = [8, 0, 0, 0, VERSION, 0xFF, 0, 0];
@@ -44,7 +46,7 @@ pub(super) enum Fill {
 /// An open connection.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) stream: TcpStream,
+    pub(super) wire: Wire,
     pub(super) peer: PeerId,
     /// Index of the peer.
     pub(super) slot: usize,
@@ -83,7 +85,7 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) fn new(
-        stream: TcpStream,
+        wire: Wire,
         peer: PeerId,
         slot: usize,
         address: SocketAddr,
@@ -91,12 +93,13 @@ impl Connection {
         frame_bytes_max: usize,
         gather_bytes_max: usize,
     ) -> Self {
+        let room = if wire.is_sealed() { 2 * ROOM_MIN } else { 0 };
         Self {
-            stream,
+            wire,
             peer,
             slot,
             address,
-            inbox: vec![0; inbox_bytes.max(2 * frame_bytes_max)].into(),
+            inbox: vec![0; inbox_bytes.max(2 * frame_bytes_max + room)].into(),
             start: 0,
             filled: 0,
             frame_bytes_max,
@@ -156,8 +159,10 @@ impl Connection {
         if self.start == self.filled {
             self.start = 0;
             self.filled = 0;
-        } else if self.start + self.frame_bytes_max > self.inbox.len() {
-            // The started frame must fit behind what there is of it.
+        } else if self.start + self.frame_bytes_max > self.inbox.len()
+            || self.wire.is_sealed() && self.inbox.len() - self.filled < ROOM_MIN
+        {
+            // The started frame must fit behind what there is of it, and so must a record.
             self.inbox.copy_within(self.start..self.filled, 0);
             self.filled -= self.start;
             self.start = 0;
@@ -169,7 +174,7 @@ impl Connection {
             ),
             false => self.inbox.len(),
         };
-        match socket::receive(&self.stream, &mut self.inbox[self.filled..end]) {
+        match self.wire.receive(&mut self.inbox[self.filled..end]) {
             Io::Done(n) => {
                 self.filled += n;
                 Fill::Some
@@ -182,6 +187,9 @@ impl Connection {
         match io {
             Io::Done(_) | Io::WouldBlock => Fill::Nothing,
             Io::End => Fill::Lost(format!("{} closed the connection", self.address)),
+            Io::Broken(FORGED) => {
+                Fill::Lost(format!("what {} sent was changed on its way", self.address))
+            }
             Io::Broken(code) => {
                 Fill::Lost(format!("connection to {}: {}", self.address, socket::broken(code)))
             }
@@ -194,7 +202,7 @@ impl Connection {
         self.start = 0;
         self.filled = 0;
         loop {
-            match socket::receive(&self.stream, &mut self.inbox) {
+            match socket::receive(&self.wire.stream, &mut self.inbox) {
                 Io::Done(_) => {}
                 Io::WouldBlock => return false,
                 Io::End | Io::Broken(_) => return true,
@@ -205,7 +213,7 @@ impl Connection {
     /// Bytes accepted and not yet written.
     #[inline]
     pub(super) fn held(&self) -> usize {
-        self.outbox.len() - self.pushed
+        self.outbox.len() - self.pushed + self.wire.waiting()
     }
 
     /// See [`crate::transports::Transport::send`]. `epoch` changes with every progress.
@@ -281,7 +289,7 @@ impl Connection {
         let total = header.len() + bytes.len();
         let head = &header[taken.min(header.len())..];
         let body = &bytes[taken.saturating_sub(header.len())..];
-        let put = match socket::send(&self.stream, &[IoSlice::new(head), IoSlice::new(body)]) {
+        let put = match self.wire.send(&[IoSlice::new(head), IoSlice::new(body)]) {
             Io::Done(n) => n,
             Io::WouldBlock | Io::End => 0,
             Io::Broken(_) => {
@@ -310,7 +318,11 @@ impl Connection {
             if self.mute || self.full_in == epoch {
                 return false;
             }
-            match socket::send(&self.stream, &[IoSlice::new(&self.outbox[self.pushed..])]) {
+            let put = match &self.outbox[self.pushed..] {
+                [] => self.wire.flush(),
+                held => self.wire.send(&[IoSlice::new(held)]),
+            };
+            match put {
                 Io::Done(n) => self.pushed += n,
                 Io::WouldBlock | Io::End => self.full_in = epoch,
                 Io::Broken(_) => self.mute = true,
@@ -335,7 +347,7 @@ impl Connection {
     /// Nothing more will be written; the peer reads an end after what was written.
     pub(super) fn finish(&mut self) {
         self.finished = true;
-        let _ = self.stream.shutdown(Shutdown::Write);
+        let _ = self.wire.stream.shutdown(Shutdown::Write);
     }
 
     /// To whom, for messages.

@@ -2,8 +2,11 @@
 
 use crate::os::socket;
 use crate::transports::tcp::config::TcpPeer;
+use crate::transports::tcp::connection::wire::Wire;
 use crate::transports::tcp::handshake::*;
 use crate::transports::tcp::pending_connection::{Message, Read, write};
+use rustbtl_coordination::sealed_records::Session;
+use rustbtl_coordination::session_keys::KeyAgreement;
 use std::net::{SocketAddr, TcpStream};
 
 /// How long one address may take to answer the connect (not the handshake: the peer may compute).
@@ -31,6 +34,8 @@ pub(super) struct Dial {
     addresses: Vec<SocketAddr>,
     at: usize,
     hello: Names,
+    /// Our half of the keys, where connections are encrypted.
+    agreement: Option<KeyAgreement>,
     secret: [u8; 32],
     state: DialState,
     pause_ms: u64,
@@ -44,7 +49,7 @@ pub(super) enum Step {
     /// Goes on. True: its socket is new or waits for something else than before.
     Waiting(bool),
     /// Open.
-    Open(TcpStream, SocketAddr, Names, u32),
+    Open(Box<Wire>, SocketAddr, Names, u32),
     /// Never, and why. True: worth a notice of its own.
     Failed(String, bool),
 }
@@ -54,7 +59,7 @@ impl Dial {
     pub(super) fn new(
         addresses: Vec<SocketAddr>,
         peer: &TcpPeer,
-        hello: Names,
+        (hello, agreement): (Names, Option<KeyAgreement>),
         now_ms: u64,
         connect_ms_max: u32,
     ) -> Self {
@@ -62,6 +67,7 @@ impl Dial {
             addresses,
             at: 0,
             hello,
+            agreement,
             secret: peer.secret,
             state: DialState::Pause(now_ms),
             pause_ms: PAUSE_MS_FIRST,
@@ -161,7 +167,16 @@ impl Dial {
                             match check_welcome(&self.secret, &hello, &challenge, &welcome) {
                                 Ok(Verdict::Accepted(generation)) => {
                                     let address = self.addresses[self.at];
-                                    return Step::Open(stream, address, names, generation);
+                                    match self.session(&names, &hello, &challenge) {
+                                        Some(session) => {
+                                            let wire = Box::new(Wire::new(stream, session));
+                                            return Step::Open(wire, address, names, generation);
+                                        }
+                                        None => {
+                                            let why = self.name("it has no key");
+                                            self.missed(why, now_ms)
+                                        }
+                                    }
                                 }
                                 Ok(Verdict::Duplicate) => DialState::Pause(now_ms + PROMISE_MS),
                                 Err(_) => {
@@ -179,6 +194,18 @@ impl Dial {
                 return Step::Failed(self.last.clone(), false);
             }
         }
+    }
+
+    /// What goes over it from now on. `None`: it is to be encrypted, and there are no keys.
+    fn session(
+        &self,
+        theirs: &Names,
+        hello: &[u8; HELLO],
+        challenge: &[u8; CHALLENGE],
+    ) -> Option<Option<Session>> {
+        let Some(agreement) = &self.agreement else { return Some(None) };
+        let keys = agreement.agree(&theirs.nonce, &self.secret, hello, challenge)?;
+        Some(Some(Session::of_initiator(&keys)))
     }
 
     /// Check a Challenge and send the Proof.

@@ -1,9 +1,10 @@
 //! Connecting: attempts, and connections that come and go.
 
 use crate::os::socket;
+use crate::transports::tcp::connection::wire::Wire;
 use crate::transports::tcp::dial::{Dial, Step};
 use crate::transports::tcp::{Connection, ConnectionLink, EpollToken, Event, Tcp, select};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 
 impl Tcp {
     #[cold]
@@ -13,10 +14,10 @@ impl Tcp {
             let reason = "it has published no TCP address".to_owned();
             return self.lost(slot, false, reason);
         };
-        let hello = self.names(peer.id, peer.generation);
+        let (hello, agreement) = self.names(peer.id, peer.generation);
         let addresses = select::ordered(&self.interfaces, &card.addresses);
         let limit = self.config.connect_ms_max;
-        let dial = Dial::new(addresses, &card, hello, self.clock_ms, limit);
+        let dial = Dial::new(addresses, &card, (hello, agreement), self.clock_ms, limit);
         self.peers[slot].dial = Some(Box::new(dial));
         self.peers[slot].link = ConnectionLink::Dialing;
         self.dialing += 1;
@@ -35,12 +36,12 @@ impl Tcp {
                     }
                 }
             }
-            Step::Open(stream, address, names, generation) => {
+            Step::Open(wire, address, names, generation) => {
                 self.end_dial(slot);
                 if let ConnectionLink::Up(_) = self.peers[slot].link {
                     return;
                 }
-                self.open(slot, stream, address, names.incarnation, generation);
+                self.open(slot, *wire, address, names.incarnation, generation);
             }
             Step::Failed(reason, notice) => {
                 self.end_dial(slot);
@@ -62,24 +63,24 @@ impl Tcp {
     pub(super) fn open(
         &mut self,
         slot: usize,
-        stream: TcpStream,
+        wire: Wire,
         address: SocketAddr,
         incarnation: u16,
         generation: u32,
     ) {
-        socket::tune(&stream, self.config.socket_buffer_bytes);
+        socket::tune(&wire.stream, self.config.socket_buffer_bytes);
         let free = self.connections.iter().position(Option::is_none);
         let at = free.unwrap_or(self.connections.len());
         let token = EpollToken::Connection(at as u32).token();
-        if self.epoll.change(&stream, token, false).is_err() {
-            let _ = self.epoll.add(&stream, token, false);
+        if self.epoll.change(&wire.stream, token, false).is_err() {
+            let _ = self.epoll.add(&wire.stream, token, false);
         }
         let peer = &mut self.peers[slot];
         peer.link = ConnectionLink::Up(at as u32);
         peer.generation = generation;
         peer.incarnation = incarnation;
         let connection = Some(Box::new(Connection::new(
-            stream,
+            wire,
             peer.id,
             slot,
             address,

@@ -33,6 +33,7 @@ use crate::transports::tcp::epoll_token::EpollToken;
 use crate::transports::tcp::pending_connection::PendingConnection;
 use crate::transports::{Event, Incoming, Limits, Payload, Sent, Transport};
 use rustbtl_coordination::handshake::{self, Names};
+use rustbtl_coordination::session_keys::KeyAgreement;
 use rustbtl_coordination::notice_limit::NoticeLimit;
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::wire::FRAME_BYTES_MAX;
@@ -257,7 +258,7 @@ impl Tcp {
 
     /// Every descriptor that this transport has open.
     pub fn descriptors(&self) -> Vec<RawFd> {
-        let connections = self.connections.iter().flatten().map(|c| c.stream.as_raw_fd());
+        let connections = self.connections.iter().flatten().map(|c| c.wire.stream.as_raw_fd());
         let pending = self.pending.iter().flatten().map(|s| s.stream.as_raw_fd());
         let dials = self
             .peers
@@ -294,18 +295,22 @@ impl Tcp {
         self.peers.len() - 1
     }
 
-    fn names(&self, to: PeerId, generation: u32) -> Names {
+    /// For a handshake, and our half of the keys where connections are encrypted.
+    fn names(&self, to: PeerId, generation: u32) -> (Names, Option<KeyAgreement>) {
         // Without randomness a connection cannot be trusted; the kernel's source never fails once
         // it has worked (it has, in `new`, unless the secret was given).
-        let nonce = random::bytes().unwrap_or_else(|error| panic!("rustbtl: {error}"));
-        Names {
-            version: self.config.version,
+        let random = random::bytes().unwrap_or_else(|error| panic!("rustbtl: {error}"));
+        let agreement = self.config.encrypt.then(|| KeyAgreement::new(random));
+        let nonce = agreement.as_ref().map_or(random, KeyAgreement::nonce);
+        let names = Names {
+            version: self.config.spoken_version(),
             from: self.config.me,
             to,
             incarnation: self.config.incarnation,
             generation,
             nonce,
-        }
+        };
+        (names, agreement)
     }
 
     #[cold]

@@ -3,6 +3,8 @@
 use crate::os::socket;
 use crate::os::socket::Io;
 use crate::transports::tcp::handshake::*;
+use rustbtl_coordination::sealed_records::Session;
+use rustbtl_coordination::session_keys::KeyAgreement;
 use std::io::IoSlice;
 use std::net::{SocketAddr, TcpStream};
 
@@ -69,6 +71,8 @@ pub(super) struct PendingConnection {
     message: Message,
     /// Its Hello and our Challenge, once exchanged.
     asked: Option<([u8; HELLO], [u8; CHALLENGE])>,
+    /// Our half of the keys, where the connection is to be encrypted.
+    agreement: Option<KeyAgreement>,
 }
 
 /// What became of it.
@@ -85,7 +89,7 @@ pub(super) enum Progress {
 impl PendingConnection {
     pub(super) fn new(stream: TcpStream, address: SocketAddr, since_ms: u64) -> Self {
         let (is_known, message) = (None, Message::new());
-        Self { stream, address, since_ms, is_known, message, asked: None }
+        Self { stream, address, since_ms, is_known, message, asked: None, agreement: None }
     }
 
     /// Did it send anything that makes sense so far?
@@ -93,8 +97,12 @@ impl PendingConnection {
         self.asked.is_some() || !self.message.begun()
     }
 
-    /// Go on. `mine`: our names, for a Challenge.
-    pub(super) fn drive(&mut self, secret: &[u8; 32], mine: &Names) -> Progress {
+    /// Go on. `mine`: our names for a Challenge, and our half of the keys.
+    pub(super) fn drive(
+        &mut self,
+        secret: &[u8; 32],
+        (mine, agreement): (Names, Option<KeyAgreement>),
+    ) -> Progress {
         if self.asked.is_none() {
             let hello = match self.message.read::<HELLO>(&self.stream) {
                 Read::Whole(hello) => hello,
@@ -106,17 +114,18 @@ impl PendingConnection {
             };
             let names = match Names::decode(&hello, mine.version) {
                 Ok(names) => names,
-                Err(refusal) => return self.refuse(refusal, mine),
+                Err(refusal) => return self.refuse(refusal, &mine),
             };
             if names.to != mine.from {
                 // Two hosts with the same address on a bridge: the peer tries its next address.
                 return Progress::Refused(None);
             }
-            let challenge = challenge(secret, &hello, &Names { to: names.from, ..*mine });
+            let challenge = challenge(secret, &hello, &Names { to: names.from, ..mine });
             if write(&self.stream, &challenge).is_err() {
                 return Progress::Refused(None);
             }
             self.asked = Some((hello, challenge));
+            self.agreement = agreement;
         }
         let Some((hello, challenge)) = &self.asked else { return Progress::Waiting };
         match self.message.read::<PROOF>(&self.stream) {
@@ -131,6 +140,14 @@ impl PendingConnection {
             // An abandoned attempt of a peer (both connected at the same time).
             Read::Lost(_) => Progress::Refused(None),
         }
+    }
+
+    /// What goes over it from now on. `None`: it is to be encrypted, and there are no keys.
+    pub(super) fn session(&self, secret: &[u8; 32], theirs: &Names) -> Option<Option<Session>> {
+        let Some(agreement) = &self.agreement else { return Some(None) };
+        let (hello, challenge) = self.asked.as_ref()?;
+        let keys = agreement.agree(&theirs.nonce, secret, hello, challenge)?;
+        Some(Some(Session::of_target(&keys)))
     }
 
     fn refuse(&self, refusal: Refusal, mine: &Names) -> Progress {

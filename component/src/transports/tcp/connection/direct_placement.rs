@@ -29,7 +29,7 @@ impl Connection {
     /// The header of the next frame, if its payload may have a place of its own and most of it is
     /// still to come.
     pub(in crate::transports::tcp) fn unplaced(&self) -> Option<[u8; HEADER_BYTES]> {
-        if self.refused || self.direct.is_some() {
+        if self.refused || self.direct.is_some() || self.wire.is_sealed() {
             return None;
         }
         let unread = &self.inbox[self.start..self.filled];
@@ -84,7 +84,7 @@ impl Connection {
         let (into, left) = (direct.into, direct.left);
         let rest = &mut self.inbox[..HEADER_BYTES];
         // SAFETY: invariant of `Landing`; the inbox is other memory.
-        let got = match unsafe { socket::receive_at(&self.stream, into, left, rest) } {
+        let got = match unsafe { socket::receive_at(&self.wire.stream, into, left, rest) } {
             Io::Done(n) => n,
             other => return self.not_filled(other),
         };
