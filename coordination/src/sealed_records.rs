@@ -113,8 +113,7 @@ impl Sealer {
                 part = later;
             }
             let (nonce, key) = (self.cipher.take_nonce(), &self.cipher.key);
-            let tag =
-                key.seal_in_place_separate_tag(nonce, Aad::from(length), &mut out[from..]);
+            let tag = key.seal_in_place_separate_tag(nonce, Aad::from(length), &mut out[from..]);
             out.extend_from_slice(tag.expect("a record is short").as_ref());
         }
     }
@@ -247,7 +246,10 @@ mod tests {
     fn records_are_opened_in_the_order_in_which_they_were_sealed_and_in_no_other() {
         let records = sealed(&[b"one", b"two", b"three"]);
         let mut opener = Opener::new(&ONE);
-        assert_eq!(open_all(&mut opener, &records.concat()).unwrap(), [&b"one"[..], b"two", b"three"]);
+        assert_eq!(
+            open_all(&mut opener, &records.concat()).unwrap(),
+            [&b"one"[..], b"two", b"three"]
+        );
         for order in [vec![1, 0], vec![0, 0], vec![0, 2], vec![1]] {
             let bytes: Vec<u8> = order.iter().flat_map(|&i| records[i].clone()).collect();
             let mut opener = Opener::new(&ONE);

@@ -284,7 +284,8 @@ impl UnauthenticatedPeer {
             self.challenged = Some(Challenged { hello, challenge, theirs, agreement });
         }
         let Some(proof) = self.read::<PROOF>()? else { return Ok(None) };
-        let Some(Challenged { hello, challenge, theirs, agreement }) = self.challenged.take() else {
+        let Some(Challenged { hello, challenge, theirs, agreement }) = self.challenged.take()
+        else {
             return Ok(None);
         };
         handshake::check_proof(secret, &hello, &challenge, &proof)?;

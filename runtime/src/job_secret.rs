@@ -104,7 +104,8 @@ impl Travels {
 /// # Errors
 /// It cannot travel in this way; the text is for users.
 pub fn draw(way: &Way, in_slurm: bool) -> Result<(Secret, String), String> {
-    let drawn: Secret = os::random().map_err(|error| format!("drawing the job's secret: {error}"))?;
+    let drawn: Secret =
+        os::random().map_err(|error| format!("drawing the job's secret: {error}"))?;
     match way {
         Way::Clear => Ok((drawn, hex(&drawn))),
         Way::Auto => Ok(match in_slurm.then(|| by_munge(&drawn, None)) {
@@ -235,11 +236,7 @@ fn with_socket<'a>(command: &'a mut Command, socket: Option<&Path>) -> &'a mut C
 }
 
 /// What it writes. `fine`: exit codes beside 0.
-fn run(
-    command: &mut Command,
-    input: &[u8],
-    fine: impl Fn(i32) -> bool,
-) -> Result<Vec<u8>, String> {
+fn run(command: &mut Command, input: &[u8], fine: impl Fn(i32) -> bool) -> Result<Vec<u8>, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let what = |error: io::Error| {
         format!("node {}: running {name}: {error} (vprotocol_correlated_secret)", os::hostname())

@@ -2,8 +2,8 @@
 //! blank and a value on each text line; `go` ends it. What comes after that:
 //! `rules/mpirun_messages.rs`.
 
-use crate::settings::{FAILURE_TIMEOUT_MS, FAILURE_TIMEOUTS_MS, Images};
 use crate::job_secret::{Travels, Way};
+use crate::settings::{FAILURE_TIMEOUT_MS, FAILURE_TIMEOUTS_MS, Images};
 use crate::settings::{hosts, is_job_name};
 use rustbtl_coordination::interval::Interval;
 use std::net::IpAddr;
