@@ -120,6 +120,11 @@ impl Checkpoint {
             self.resend_determinants();
         }
         COORDINATOR_LINK.poll();
+        if recorder::many_wait()
+            && let Ok(mut driver) = self.shared.take()
+        {
+            driver.host.flush_recorded();
+        }
         let recorded = piggyback::recorded();
         let before = core::mem::replace(&mut self.flush_state.recorded, recorded);
         self.flush_state.recording = recorded != before;
@@ -245,6 +250,7 @@ impl Checkpoint {
         crate::mpi::interpose::redirect_new_objects();
         driver.snapshot_clock();
         driver.snapshot_date();
+        driver.snapshot_program_clocks();
         let clock = driver.host.record.clock();
         // Nothing is polled between here and the snapshot: it depends on nothing behind this.
         let recorded = piggyback::recorded();
@@ -267,6 +273,11 @@ impl Checkpoint {
         let kept =
             DeterminantFlush { incarnation, later, coordinator, ..DeterminantFlush::default() };
         self.flush_state = DeterminantFlush { in_checkpoint: true, ..kept };
+        if replay.is_none() && driver.host.record.journal.is_none() {
+            // The whole job is restarted: nobody knows what it would draw next, and it should not
+            // draw the same as another one that is restarted from this image.
+            driver.host.record.seed();
+        }
         let (at, bytes) = replay.unwrap_or_default();
         let kept = match rank_batch::read_numbered(&bytes) {
             Ok(kept) => kept,

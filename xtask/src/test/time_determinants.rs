@@ -1,13 +1,14 @@
-//! A program that draws random numbers which it seeds with the date, and whose set is rolled back
-//! two seconds later: it draws the same again, or else contradicts what others have received from
-//! it.
+//! Programs that decide by clocks and random numbers, and whose set is rolled back: they read and
+//! draw the same again, or else contradict what others have received from them (docs/adr/0014,
+//! docs/adr/0029).
 
 use super::job::{Outcome, TestJob};
+use super::local_storage;
 use super::mpi;
 use super::node_failure::must_be_clean;
 use super::scratch::Scratch;
 use super::summary::Tier;
-use super::workloads::{self, Shape};
+use super::workloads::{self, Program, Shape, What};
 use crate::error::{Context, Result};
 use crate::paths;
 use std::fs;
@@ -19,8 +20,49 @@ const ENDLESS: u64 = 100_000;
 const RECOVER: [&str; 3] = ["--mca", "vprotocol_correlated_recover", "1"];
 const NOT_RECORDED: [&str; 3] = ["--mca", "vprotocol_correlated_record_clock", "0"];
 
+/// In C++, with all that C has.
+const SOURCES: Program = Program {
+    name: "C and C++",
+    what: What::Hash { source: "by_sources.cpp", iterations: ENDLESS, arguments: &["GATE"] },
+};
+/// With another thread, which is not recorded.
+const THREADS: Program = Program {
+    name: "C++ with threads",
+    what: What::Hash {
+        source: "by_sources.cpp",
+        iterations: ENDLESS,
+        arguments: &["GATE", "threads"],
+    },
+};
+const FORTRAN: Program = Program {
+    name: "Fortran",
+    what: What::Hash {
+        source: "by_sources_fortran.f90",
+        iterations: ENDLESS,
+        arguments: &["GATE"],
+    },
+};
+const PYTHON: Program = Program {
+    name: "Python",
+    what: What::Hash { source: "by_sources.py", iterations: ENDLESS, arguments: &["GATE"] },
+};
+
 /// Runs the tier.
 pub fn run(tier: &mut Tier) {
+    for program in [&SOURCES, &THREADS, &FORTRAN, &PYTHON] {
+        let title = format!("clocks and random numbers: {}: 3 × 1", program.name);
+        tier.check(&title, || {
+            let outcome = node_lost(program, &[])?;
+            outcome.must(outcome.stdout.contains("HASH consistent"), "it should be consistent")
+        });
+    }
+    // So that those above are known to be checks.
+    tier.check("clocks and random numbers: not recorded: 3 × 1", || {
+        let outcome = node_lost(&SOURCES, &NOT_RECORDED)?;
+        let others = ["CLOCK_MONOTONIC", "gettimeofday", "std::chrono", "getrandom"];
+        let all = others.iter().all(|name| outcome.stderr.contains(name));
+        outcome.must(all, "rank 1 has read or drawn the same by chance")
+    });
     tier.check("time determinants: random numbers and roots are the same again: 2 × 2", || {
         let outcome = rolled_back("roots", &[])?;
         outcome.must(outcome.stdout.contains("HASH consistent"), "it should be consistent")
@@ -37,6 +79,20 @@ pub fn run(tier: &mut Tier) {
 fn program() -> Result<String> {
     let source = paths::root().join("tests/workloads/by_date.c");
     Ok(mpi::compile(&source)?.display().to_string())
+}
+
+/// The node of rank 1, which reads and draws, is lost a second after the first checkpoint; the job
+/// ends some time after the rank has replayed.
+fn node_lost(program: &Program, options: &[&str]) -> Result<Outcome> {
+    let scratch = Scratch::new("sources")?;
+    let job = program.job((3, 1), ENDLESS, &scratch)?.with(options);
+    let job = job.with(&["--kill-node-after-checkpoint", "1@1"]);
+    let replayed = |events: &str| local_storage::all_have_replayed(events, 1);
+    let outcome = local_storage::run_until(job, &scratch, replayed)?;
+    outcome.must(outcome.code == 0, "the job failed")?;
+    outcome.must(replayed(&local_storage::events(&scratch)?), "the set was not rolled back")?;
+    must_be_clean(&outcome)?;
+    Ok(outcome)
 }
 
 /// The set of ranks 0 and 1 fails two seconds after a checkpoint, and is restarted.

@@ -85,14 +85,16 @@ pub struct Objects<'a> {
     pub not_named: &'a [&'a [u8]],
     /// If there are any: only those whose file has a name that begins so...
     pub named: &'a [&'a [u8]],
-    /// ...or that take something from another object whose name begins so.
+    /// ...or that take something from another object whose name begins so...
     pub importing: &'a [&'a [u8]],
+    /// ...or that have one of these addresses in them.
+    pub holding: &'a [usize],
 }
 
 impl<'a> Objects<'a> {
     /// All but those that have one of these addresses.
     pub const fn but(not_in: &'a [usize]) -> Self {
-        Self { not_in, not_named: &[], named: &[], importing: &[] }
+        Self { not_in, not_named: &[], named: &[], importing: &[], holding: &[] }
     }
 
     /// By the name of their file. None: by what they import.
@@ -211,6 +213,9 @@ fn object(info: &libc::dl_phdr_info, search: &mut Search<'_>) {
         unsafe { CStr::from_ptr(info.dlpi_name) }
     };
     let mut meant = search.objects.are_named(path.to_bytes());
+    if meant.is_none() && search.objects.holding.iter().any(has) {
+        meant = Some(true);
+    }
     let mut here = Vec::new();
     for (start, bytes) in [(DT_JMPREL, DT_PLTRELSZ), (DT_RELA, DT_RELASZ)] {
         if meant == Some(false) {
@@ -441,6 +446,10 @@ mod tests {
         assert_eq!(count(&Objects { importing: &[b"no_such"], named: &[b""], ..all }), count(&all));
         let here: &[&[u8]] = &[b"pthread_self"];
         assert_eq!(count(&Objects { importing: here, not_named: &[b""], ..all }), 0);
+        let own_code = object as *const () as usize;
+        let none: &[&[u8]] = &[b"no_such"];
+        assert!(count(&Objects { importing: none, holding: &[own_code], ..all }) > 0);
+        assert_eq!(count(&Objects { importing: none, holding: &[0], ..all }), 0);
         let objects = Objects { not_named: &[b"mca_"], named: &[b"libgf"], importing: here, ..all };
         assert_eq!(objects.are_named(b"/usr/lib/openmpi/mca_x.so"), Some(false));
         assert_eq!(objects.are_named(b"/usr/lib/libgfortran.so.5"), Some(true));
