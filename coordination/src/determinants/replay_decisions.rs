@@ -12,6 +12,8 @@
 //!   and nothing changes.
 //! * D4 Dates and readings of clocks are no such calls: none is left over that a call, or the end
 //!   of replay, waits for.
+//! * D5 What was read from clocks is recorded before the next match, run and outcome: the program's
+//!   calls may depend on it, so none of them is ever known without it.
 
 use super::{CLOCKS, ClockReadings, Readings, Ticks};
 use super::{CallKind, Determinant, NondetCall, Outcome, ProgramTime, mix};
@@ -128,14 +130,20 @@ impl ReplayDecisions {
 
     /// The next determinant for the set's ring.
     pub fn take_recorded(&mut self) -> Option<Numbered> {
-        if self.open_clocks != 0 {
-            self.record_readings();
-        }
+        self.record_readings();
         self.recorded.pop_front()
     }
 
-    /// What is collected of readings is recorded.
+    /// What is collected of readings is recorded (D5).
+    #[inline]
     fn record_readings(&mut self) {
+        if self.open_clocks != 0 {
+            self.close_readings();
+        }
+    }
+
+    #[cold]
+    fn close_readings(&mut self) {
         while let Some(readings) = self.readings.pop_front() {
             self.record(Determinant::Readings(Box::new(readings)));
         }
@@ -170,6 +178,7 @@ impl ReplayDecisions {
             return Err(self.divergence(now));
         }
         self.run = None;
+        self.record_readings();
         self.record(Determinant::Nothing { first, count, hash });
         Ok(())
     }
@@ -309,6 +318,7 @@ impl ReplayDecisions {
         match self.past.front() {
             None => {
                 self.end_run("")?;
+                self.record_readings();
                 self.record(found);
             }
             Some(past) if past.determinant == found => {
@@ -321,6 +331,7 @@ impl ReplayDecisions {
 
     /// A receive from MPI_ANY_SOURCE took a message (`Host::matched`).
     pub fn matched(&mut self, receive: ReceiveName, message: MessageName) {
+        self.record_readings();
         self.record(Determinant::Matched { receive, message });
     }
 
