@@ -249,8 +249,10 @@ static void register_rest(rustbtl_config_t *c)
     flag("summary", &want_summary, &c->summary, 3,
          "Print a table of the traffic of all processes in MPI_Finalize.");
     (void) number("verbose", &c->verbose, 9,
-                  "Verbosity of the component's own output (0: none; 20: what is opened and "
-                  "chosen, checkpoints, restarts; 60: how each peer is reached).");
+                  "Verbosity of the component's own output (0: none; 1: which files of the program "
+                  "have code that reads the processor's counter or random numbers, which cannot be "
+                  "recorded; 20: what is opened and chosen, checkpoints, restarts; 60: how each "
+                  "peer is reached).");
     (void) mca_base_component_var_register(&mca_vprotocol_correlated_component.pmlm_version,
                                            "priority",
                                            "Priority of this PML, where mpirun's --mca pml leaves "

@@ -248,6 +248,9 @@ impl Checkpoint {
             self.switch_on(driver);
         }
         crate::mpi::interpose::redirect_new_objects();
+        if crate::mpi::interpose::has_sources() {
+            crate::mpi::processor_sources::note(&self.shared.glue, driver.host.peers.rank());
+        }
         driver.snapshot_clock();
         driver.snapshot_date();
         driver.snapshot_program_clocks();
@@ -273,11 +276,6 @@ impl Checkpoint {
         let kept =
             DeterminantFlush { incarnation, later, coordinator, ..DeterminantFlush::default() };
         self.flush_state = DeterminantFlush { in_checkpoint: true, ..kept };
-        if replay.is_none() && driver.host.record.journal.is_none() {
-            // The whole job is restarted: nobody knows what it would draw next, and it should not
-            // draw the same as another one that is restarted from this image.
-            driver.host.record.seed();
-        }
         let (at, bytes) = replay.unwrap_or_default();
         let kept = match rank_batch::read_numbered(&bytes) {
             Ok(kept) => kept,

@@ -109,6 +109,9 @@ pub fn start(
         crate::mpi::random_numbers::note_open_descriptors();
     }
     crate::mpi::interpose::redirect_new_objects();
+    if recorded.sources {
+        crate::mpi::processor_sources::note(&shared.glue, driver.host.peers.rank());
+    }
     let own = PeerId(driver.host.peers.rank());
     let hurries = !driver.host.record.carries;
     crate::determinants::coordinator_link::COORDINATOR_LINK.begin(

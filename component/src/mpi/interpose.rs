@@ -116,6 +116,11 @@ pub fn put_sources(sources: impl IntoIterator<Item = Source>) {
     });
 }
 
+/// Are there any?
+pub fn has_sources() -> bool {
+    SOURCES.get().is_some()
+}
+
 /// The interpreter, which is no object that calls MPI; 0: the program is none of Python's.
 fn python() -> usize {
     // SAFETY: looks up a name.
@@ -230,10 +235,11 @@ pub fn redirect_new_objects() {
         for function in [&WTIME, &TIME].into_iter().chain(of_c) {
             function.redirect();
         }
+        crate::mpi::node_identity::redirect();
+        crate::files::functions::redirect();
+        // Those that open files call those of `files`: they come before them.
         if let Some(sources) = SOURCES.get() {
             redirect_sources(sources);
         }
-        crate::mpi::node_identity::redirect();
-        crate::files::functions::redirect();
     }
 }

@@ -7,6 +7,7 @@ pub mod interpose;
 pub mod node_identity;
 pub mod outcomes;
 pub mod point_to_point;
+pub mod processor_sources;
 pub mod program_clocks;
 pub mod random_numbers;
 pub mod time;

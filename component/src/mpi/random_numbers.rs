@@ -248,6 +248,29 @@ unsafe extern "C-unwind" fn read_chk(
     unsafe { read(fd, out, bytes) }
 }
 
+/// What the program would call without us, by name: the C library's, or those by which what it
+/// changes in files is recorded (`crate::files`), which are put in place before.
+struct Next {
+    name: &'static CStr,
+    /// 0: not looked up.
+    address: AtomicUsize,
+}
+
+static OPEN: Next = Next { name: c"open64", address: AtomicUsize::new(0) };
+static OPENAT: Next = Next { name: c"openat64", address: AtomicUsize::new(0) };
+static FOPEN: Next = Next { name: c"fopen64", address: AtomicUsize::new(0) };
+
+impl Next {
+    fn function(&self) -> *const () {
+        if self.address.load(Ordering::Relaxed) == 0 {
+            // SAFETY: looks up a name, which the C library has.
+            let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, self.name.as_ptr()) };
+            self.address.store(found.expose_provenance(), Ordering::Relaxed);
+        }
+        core::ptr::with_exposed_provenance(self.address.load(Ordering::Relaxed))
+    }
+}
+
 /// Notes what was opened.
 ///
 /// # Safety
@@ -262,8 +285,11 @@ unsafe fn opened(path: *const c_char, fd: c_int) -> c_int {
 
 // The mode comes in a register, whether the caller passes it or not.
 unsafe extern "C-unwind" fn open(path: *const c_char, how: c_int, mode: mode_t) -> c_int {
+    type Open = unsafe extern "C-unwind" fn(*const c_char, c_int, mode_t) -> c_int;
+    // SAFETY: the function of that name.
+    let next: Open = unsafe { core::mem::transmute(OPEN.function()) };
     // SAFETY: the caller's promise.
-    let fd = unsafe { libc::open(path, how, mode as c_uint) };
+    let fd = unsafe { next(path, how, mode) };
     // SAFETY: the caller's promise.
     unsafe { opened(path, fd) }
 }
@@ -274,8 +300,11 @@ unsafe extern "C-unwind" fn openat(
     how: c_int,
     mode: mode_t,
 ) -> c_int {
+    type Openat = unsafe extern "C-unwind" fn(c_int, *const c_char, c_int, mode_t) -> c_int;
+    // SAFETY: the function of that name.
+    let next: Openat = unsafe { core::mem::transmute(OPENAT.function()) };
     // SAFETY: the caller's promise.
-    let fd = unsafe { libc::openat(folder, path, how, mode as c_uint) };
+    let fd = unsafe { next(folder, path, how, mode) };
     // SAFETY: the caller's promise.
     unsafe { opened(path, fd) }
 }
@@ -323,13 +352,23 @@ unsafe extern "C-unwind" fn fopen(path: *const c_char, mode: *const c_char) -> *
         }
     }
     // SAFETY: the caller's promise.
-    unsafe { libc::fopen(path, mode) }
+    unsafe { next_fopen(path, mode) }
+}
+
+/// # Safety
+/// As for fopen(3).
+unsafe fn next_fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    type Fopen = unsafe extern "C-unwind" fn(*const c_char, *const c_char) -> *mut FILE;
+    // SAFETY: the function of that name.
+    let next: Fopen = unsafe { core::mem::transmute(FOPEN.function()) };
+    // SAFETY: the caller's promise.
+    unsafe { next(path, mode) }
 }
 
 /// For C++'s library, which reads by the stream's descriptor.
 unsafe extern "C-unwind" fn fopen_noted(path: *const c_char, mode: *const c_char) -> *mut FILE {
     // SAFETY: the caller's promise.
-    let stream = unsafe { libc::fopen(path, mode) };
+    let stream = unsafe { next_fopen(path, mode) };
     // SAFETY: the caller's promise.
     if !stream.is_null() && unsafe { is_device(path) } {
         // SAFETY: an open stream.
@@ -351,8 +390,11 @@ pub fn note_open_descriptors() {
     }
 }
 
-/// The functions that are called by way of us.
+/// The functions that are called by way of us. What they call next is in place.
 pub fn sources() -> Vec<Source> {
+    for next in [&OPEN, &OPENAT, &FOPEN] {
+        next.function();
+    }
     let for_later = [
         Source::of(c"getrandom", getrandom as *const ()),
         Source::of(c"getentropy", getentropy as *const ()),

@@ -10,7 +10,7 @@ use core::mem::offset_of;
 use core::ops::Range;
 
 const DT_PLTRELSZ: i64 = 2;
-const DT_STRTAB: i64 = 5;
+pub(super) const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
 const DT_RELA: i64 = 7;
 const DT_RELASZ: i64 = 8;
@@ -27,9 +27,9 @@ const PAGE: usize = 4096;
 /// Elf64_Dyn.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Dynamic {
-    tag: i64,
-    value: u64,
+pub(super) struct Dynamic {
+    pub(super) tag: i64,
+    pub(super) value: u64,
 }
 
 /// Elf64_Rela.
@@ -69,10 +69,11 @@ pub fn loaded() -> (u64, u64) {
     counts
 }
 
-type Note = extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
-type LibcNote = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
+pub(super) type Note = extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
+pub(super) type LibcNote =
+    unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
 
-fn note_of(note: Note) -> LibcNote {
+pub(super) fn note_of(note: Note) -> LibcNote {
     note
 }
 
@@ -136,7 +137,7 @@ pub fn find_entries(names: &[&CStr], objects: &Objects<'_>, found: &mut dyn FnMu
 ///
 /// # Safety
 /// The address and the count come from the tables of an object that stays loaded meanwhile.
-unsafe fn table<'a, T>(address: usize, count: usize) -> &'a [T] {
+pub(super) unsafe fn table<'a, T>(address: usize, count: usize) -> &'a [T] {
     if address == 0 || count == 0 {
         return &[];
     }
@@ -145,7 +146,7 @@ unsafe fn table<'a, T>(address: usize, count: usize) -> &'a [T] {
 }
 
 /// The program headers of a loaded object.
-fn headers(info: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
+pub(super) fn headers(info: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
     // SAFETY: the object cannot go while it is visited.
     unsafe { table(info.dlpi_phdr.expose_provenance(), info.dlpi_phnum.into()) }
 }
@@ -164,13 +165,13 @@ fn segments(
 }
 
 /// What the dynamic linker knows of an object.
-struct Dynamics<'a> {
+pub(super) struct Dynamics<'a> {
     base: usize,
-    entries: &'a [Dynamic],
+    pub(super) entries: &'a [Dynamic],
 }
 
 impl<'a> Dynamics<'a> {
-    fn of(info: &'a libc::dl_phdr_info, headers: &[libc::Elf64_Phdr]) -> Option<Self> {
+    pub(super) fn of(info: &'a libc::dl_phdr_info, headers: &[libc::Elf64_Phdr]) -> Option<Self> {
         let range = segments(info, headers, libc::PT_DYNAMIC).next()?;
         // SAFETY: the object's dynamic section.
         let entries = unsafe { table(range.start, range.len() / size_of::<Dynamic>()) };
@@ -183,7 +184,7 @@ impl<'a> Dynamics<'a> {
     }
 
     /// The dynamic linker has made addresses of them; where it has not, they are offsets.
-    fn address(&self, tag: i64) -> usize {
+    pub(super) fn address(&self, tag: i64) -> usize {
         match self.value(tag) {
             0 => 0,
             value if value < self.base => self.base + value,
