@@ -2,15 +2,21 @@
  * what it got. A rank 1 that gets something else in replay contradicts what others have received.
  *
  * usage: by_sources ITERATIONS GATE [threads]
+ *        by_sources ITERATIONS FOLDER killed [threads]
  *
  * It ends some rounds after GATE (see gate.h) has let it go so far; only rank 0 looks at that. With
- * THREADS, it is MPI_THREAD_MULTIPLE, and another thread reads clocks and draws, too. */
+ * KILLED the gate is FOLDER/checkpoint, and a counted number of rounds behind it, in which each
+ * source was read three times, rank 1 kills itself, once. With THREADS, it is MPI_THREAD_MULTIPLE,
+ * and another thread reads clocks and draws, too. */
 /* Its C++ functions are gone from MPI, and do not compile without warnings. */
 #define OMPI_SKIP_MPICXX 1
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <mpi.h>
+#include <signal.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/times.h>
 #include <unistd.h>
@@ -24,6 +30,7 @@
 #include <ctime>
 #include <fstream>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -130,6 +137,33 @@ static uint64_t entropy()
     return word;
 }
 
+static uint64_t looked_up()
+{
+    typedef int (*function)(clockid_t, timespec *);
+    timespec time;
+    function look = reinterpret_cast<function>(dlsym(RTLD_DEFAULT, "clock_gettime"));
+    if (!look || look(CLOCK_MONOTONIC, &time))
+        abort();
+    return uint64_t(time.tv_nsec);
+}
+
+static uint64_t of_c11()
+{
+    timespec time;
+    if (timespec_get(&time, TIME_UTC) != TIME_UTC)
+        abort();
+    return uint64_t(time.tv_nsec);
+}
+
+#if __GLIBC_PREREQ(2, 36)
+static uint64_t arc4_bytes()
+{
+    uint64_t word;
+    arc4random_buf(&word, sizeof word);
+    return word;
+}
+#endif
+
 static uint64_t chrono_now()
 {
     return uint64_t(std::chrono::steady_clock::now().time_since_epoch().count() ^
@@ -146,6 +180,9 @@ static const struct {
     { "CLOCK_MONOTONIC_COARSE", [] { return kernel_clock(CLOCK_MONOTONIC_COARSE); } },
     { "CLOCK_REALTIME_COARSE", [] { return kernel_clock(CLOCK_REALTIME_COARSE); } },
     { "CLOCK_BOOTTIME", [] { return kernel_clock(CLOCK_BOOTTIME); } },
+    { "CLOCK_TAI", [] { return kernel_clock(CLOCK_TAI); } },
+    { "clock_gettime, looked up", looked_up },
+    { "timespec_get", of_c11 },
     { "CLOCK_PROCESS_CPUTIME_ID", [] { return kernel_clock(CLOCK_PROCESS_CPUTIME_ID); } },
     { "CLOCK_THREAD_CPUTIME_ID", [] { return kernel_clock(CLOCK_THREAD_CPUTIME_ID); } },
     { "gettimeofday", microseconds },
@@ -162,15 +199,27 @@ static const struct {
     { "/dev/urandom, fopen", from_stream },
     { "/dev/urandom, ifstream", from_cxx_stream },
     { "std::random_device", [] { return uint64_t(std::random_device()()); } },
+#if __GLIBC_PREREQ(2, 36)
+    { "arc4random", [] { return uint64_t(arc4random()); } },
+    { "arc4random_buf", arc4_bytes },
+    { "arc4random_uniform", [] { return uint64_t(arc4random_uniform(1u << 30)); } },
+#endif
 };
 constexpr int SOURCES = sizeof sources / sizeof *sources;
-enum { ROUND_US = 500, ROUNDS_AFTER = 200, LOOK_EACH = 10 };
+/* The first ones are clocks, of which no reading is less than the one before. */
+enum { CLOCKS = 7, ROUND_US = 500, ROUNDS_AFTER = 200, LOOK_EACH = 10 };
+enum { ROUNDS_TO_FAILURE = 3 * SOURCES };
 
 int main(int argc, char **argv)
 {
-    bool threads = argc > 3 && !strcmp(argv[3], "threads");
+    bool threads = false, killed = false;
+    for (int k = 3; k < argc; k++) {
+        threads |= !strcmp(argv[k], "threads");
+        killed |= !strcmp(argv[k], "killed");
+    }
     int me, np, iterations = argc > 1 ? atoi(argv[1]) : 100, limit = 0, left = -1, given;
-    const char *gate = argc > 2 ? argv[2] : nullptr;
+    const std::string where = argc > 2 ? argv[2] : "", failed = where + "/failed";
+    const std::string gate = killed ? where + "/checkpoint" : where;
     MPI_Init_thread(&argc, &argv, threads ? MPI_THREAD_MULTIPLE : MPI_THREAD_SINGLE, &given);
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
     MPI_Comm_size(MPI_COMM_WORLD, &np);
@@ -191,15 +240,18 @@ int main(int argc, char **argv)
         uint64_t got = 0;
         if (me == 1) {
             got = sources[i % SOURCES].get();
-            /* The first ones are clocks. */
-            if (i % SOURCES < 9)
+            if (i % SOURCES < CLOCKS)
                 backwards += got < last[i % SOURCES];
             last[i % SOURCES] = got;
         }
         MPI_Bcast(&got, 1, MPI_UINT64_T, 1, MPI_COMM_WORLD);
         hashes[size_t(i % SOURCES)] = mix(hashes[size_t(i % SOURCES)], got);
-        if (left < 0 && i % LOOK_EACH == 0 && (!gate || (limit = read_gate(gate)) >= iterations))
-            left = ROUNDS_AFTER;
+        if (left < 0 && i % LOOK_EACH == 0 &&
+            (gate.empty() || (limit = read_gate(gate.c_str())) >= iterations))
+            left = ROUNDS_AFTER + (killed ? ROUNDS_TO_FAILURE : 0);
+        /* By the kernel's call: what is made by the library's is gone after a rollback. */
+        if (killed && left == ROUNDS_AFTER && me == 1 && !syscall(SYS_mkdir, failed.c_str(), 0700))
+            raise(SIGKILL);
         if (left > 0)
             left--;
         usleep(ROUND_US);
@@ -210,18 +262,20 @@ int main(int argc, char **argv)
     for (size_t k = 0; k < SOURCES; k++)
         if (first[k] != hashes[k]) {
             fprintf(stderr, "rank %d: rank 1 got something else from %s\n", me, sources[k].name);
-            wrong |= 1;
+            wrong++;
         }
     if (backwards) {
         fprintf(stderr, "rank %d: a clock went backwards\n", me);
-        wrong |= 2;
+        wrong = SOURCES + 1;
     }
-    MPI_Allreduce(MPI_IN_PLACE, &wrong, 1, MPI_INT, MPI_BOR, MPI_COMM_WORLD);
+    MPI_Allreduce(MPI_IN_PLACE, &wrong, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
     over = true;
     if (threads)
         other.join();
-    if (me == 0)
-        printf("HASH %s\n", wrong ? "contradicts itself" : "consistent");
+    if (me == 0 && wrong)
+        printf("HASH contradicts itself in %d of %d sources\n", wrong, SOURCES);
+    else if (me == 0)
+        printf("HASH consistent\n");
     MPI_Finalize();
     return 0;
 }

@@ -5,6 +5,7 @@ use crate::determinants::coordinator_link::{BatchSend, COORDINATOR_LINK};
 use crate::determinants::journal::Journal;
 use crate::determinants::outbox::outbox;
 use crate::determinants::piggyback::{AcceptedPlaces, PiggybackOrder};
+use crate::determinants::program_clock::ClocksThen;
 use crate::determinants::set_order::{
     COUNTS, DEFERRED, HELD, PATIENT, SLOW_PATH, is_held, rustbtl_recording,
 };
@@ -84,6 +85,8 @@ pub struct RecorderState {
     pub(crate) decisions: ReplayDecisions,
     /// Random numbers of the system.
     pub(crate) random: RandomStream,
+    /// What the program's other clocks were when a snapshot was taken.
+    pub(crate) clocks_then: Option<ClocksThen>,
     pub(crate) place: Place,
     /// Place of the first determinant of this incarnation.
     pub(crate) base: u64,
@@ -142,7 +145,8 @@ impl RecorderState {
         COUNTS.store(core::ptr::null_mut(), Ordering::Release);
     }
 
-    /// What is drawn from now on nobody can know: a seed of the kernel's.
+    /// A seed of the kernel's. Once: a process that is rolled back to an image again, or in a job
+    /// that was restarted from it, draws what the image's state gives.
     pub fn seed(&mut self) {
         if let Ok(seed) = crate::os::random::bytes() {
             self.random.seed(seed);

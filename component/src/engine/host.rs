@@ -1,6 +1,6 @@
 //! The engine's surroundings: transports, the program's memory, the payload log, completions.
 
-use crate::determinants::program_clock::{ClocksThen, ProgramClock};
+use crate::determinants::program_clock::ProgramClock;
 use crate::determinants::recorder::RecorderState;
 use crate::engine::burst::Burst;
 use crate::engine::transmit::transmit;
@@ -94,8 +94,6 @@ pub struct EngineHost {
     pub record: RecorderState,
     /// What the program has read of the time.
     pub wtime: ProgramClock,
-    /// What its other clocks were when a snapshot was taken.
-    pub clocks_then: Option<ClocksThen>,
     reported_log_full: bool,
     scratch: Vec<u8>,
 }
@@ -139,7 +137,6 @@ impl EngineHost {
             instances: Instances::default(),
             record: RecorderState::default(),
             wtime: ProgramClock::default(),
-            clocks_then: None,
             reported_log_full: false,
             scratch: Vec::new(),
         }

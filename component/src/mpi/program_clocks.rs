@@ -223,7 +223,7 @@ impl Driver {
     /// A snapshot is taken next.
     pub fn snapshot_program_clocks(&mut self) {
         let ns = OF_A_MACHINE.map(|clock| (clock, moved(clock, since_start_ns(clock))));
-        self.host.clocks_then = Some(ClocksThen { ns, date: SystemTime::now() });
+        self.host.record.clocks_then = Some(ClocksThen { ns, date: SystemTime::now() });
     }
 
     /// The process was restored from an image. On another machine, or after another start of it,
@@ -233,7 +233,7 @@ impl Driver {
         let now = boot_id();
         let mut known = BOOT_ID.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let same = now.is_some() && core::mem::replace(&mut *known, now) == now;
-        let Some(then) = self.host.clocks_then.as_ref().filter(|_| !same) else { return };
+        let Some(then) = self.host.record.clocks_then.as_ref().filter(|_| !same) else { return };
         let gone = SystemTime::now().duration_since(then.date).unwrap_or(Duration::ZERO);
         for (clock, then_ns) in then.ns {
             let now_ns = u128::from(then_ns) + gone.as_nanos();

@@ -373,8 +373,6 @@ impl World {
             process.host.late.clear();
             let forced = process.host.memory.decisions.restored(&[]);
             assert!(forced.is_ok(), "nothing is forced");
-            // Nobody knows what would be drawn next.
-            //X process.host.memory.random.seed([self.determinants.report.replays as u8; 32]);
         }
         self.first_replicas();
         for rank in 0..self.processes.len() {

@@ -25,8 +25,10 @@ pub struct Pending {
 const STEPS_OF_A_DATE: u64 = 50;
 
 /// Nanoseconds of a step, and of how far the clocks of machines differ.
-const STEP_NS: u64 = 100;
+const STEP_NS: u64 = 2000;
 const APART_NS: u64 = 1_000_000;
+/// Nanoseconds between readings in one step: more than the clock's resolution.
+const BETWEEN_NS: u64 = 400;
 /// Ticks of the processor's counter in a microsecond.
 const TICKS_PER_US: u64 = 2000;
 
@@ -118,8 +120,8 @@ impl Process {
         let digest = self.program.digest;
         if digest.is_multiple_of(4) {
             let clock = (digest >> 8) as u8 & 1;
-            for _ in 0..=digest >> 9 & 3 {
-                let ns = self.read_clock(shared, clock);
+            for reading in 0..=digest >> 9 & 3 {
+                let ns = self.read_clock(shared, clock, reading * BETWEEN_NS);
                 fold(&mut self.program.digest, ns);
             }
         } else if digest % 8 == 3 {
@@ -129,8 +131,8 @@ impl Process {
         }
     }
 
-    fn read_clock(&mut self, shared: &Shared, clock: u8) -> u64 {
-        let now_ns = self.clock(shared) * APART_NS + shared.now * STEP_NS;
+    fn read_clock(&mut self, shared: &Shared, clock: u8, later_ns: u64) -> u64 {
+        let now_ns = self.clock(shared) * APART_NS + shared.now * STEP_NS + later_ns;
         let ticks = Ticks { now: now_ns * TICKS_PER_US / 1000, per_us: TICKS_PER_US };
         let decisions = &mut self.host.memory.decisions;
         let before_ns = decisions.clock_readings(clock).given_ns();
