@@ -58,7 +58,20 @@ fn determinant() -> impl Strategy<Value = Determinant> {
         any::<[u64; 3]>().prop_map(|[call, calls, seconds]| Determinant::ProgramTime(
             TimeReading { call, calls, seconds }
         )),
+        readings().prop_map(|those| Determinant::Readings(Box::new(those))),
     ]
+}
+
+fn readings() -> impl Strategy<Value = Readings> {
+    let steps = prop::collection::vec(prop_oneof![0u64..3000, any::<u64>()], 1..30);
+    (0..CLOCKS as u8, steps).prop_map(|(number, steps)| {
+        let (mut clock, mut now) = (ClockReadings::default(), 0u64);
+        for step in steps {
+            now = now.saturating_add(step);
+            clock.read(number, now, Ticks { now, per_us: 1 });
+        }
+        clock.close(number)[1].expect("it was read")
+    })
 }
 
 proptest! {
@@ -103,6 +116,16 @@ proptest! {
     }
 
     #[test]
+    fn readings_of_any_past_do_not_decrease(kept in prop::collection::vec(readings(), 0..10)) {
+        let mut clock = ClockReadings::default();
+        clock.restored();
+        kept.into_iter().for_each(|readings| clock.force(readings));
+        let read = |now| clock.read(0, now, Ticks { now: 0, per_us: 0 }).0;
+        let given: Vec<u64> = (0..200).map(read).collect();
+        prop_assert!(given.is_sorted(), "{:?}", given);
+    }
+
+    #[test]
     fn bytes_from_nowhere_give_errors_and_no_panic(
         bytes in prop::collection::vec(any::<u8>(), 0..200),
     ) {
@@ -128,12 +151,18 @@ fn the_format_is_fixed() {
     let call = NondetCall::requests(CallKind::Cancel, 1);
     encode(&Determinant::Outcome { call, outcome: Outcome::Cancelled(Some(receive)) }, &mut bytes);
     encode(&Determinant::ProgramTime(TimeReading { call: 3, calls: 4, seconds: 200 }), &mut bytes);
+    let mut decisions = ReplayDecisions::default();
+    for now_ns in [300_000, 300_500, 300_500, 301_000] {
+        decisions.read_clock(1, now_ns, Ticks { now: 0, per_us: 0 });
+    }
+    encode(&decisions.take_recorded().unwrap().determinant, &mut bytes);
     let golden = [
         1, 0xAC, 2, 2, 5, 7, 0xC8, 1, // a match
         2, 3, 4, 0x82, 1, 2, 1, 0, 0, 0, 0, 0, 0, // a run
         4, 3, 4, 1, 3, // testany gave 3
         6, 9, 1, 0xAC, 2, 2, 5, // a cancel in time
         9, 3, 4, 0xC8, 1, // a date
+        10, 1, 0, 0xE0, 0xA7, 0x12, 6, 0, 0xE9, 7, 1, 0xE8, 7, // readings of clock 1
     ];
     assert_eq!(bytes, golden);
     assert_eq!(decode(&mut &[9u8, 3, 4, 0xC8][..]), Err(CodecError::Short));

@@ -231,12 +231,12 @@ static void register_rest(rustbtl_config_t *c)
          "pause gets much shorter, and memory that was only partly used takes up to 2 MiB for each "
          "such part.");
     flag("record_clock", &record_clock, &c->record_clock, 4,
-         "Where sets are rolled back alone: what MPI_Wtime and time() give the first thread is "
-         "recorded, and given again to a restarted process, so that programs that decide by the "
-         "time, or seed random numbers with it, can be protected. Messages to other "
-         "sets that follow a call of MPI_Wtime, or a new date of time(), wait until it is stored. "
-         "Off: a program that only measures with them waits for nothing. Other clocks are not "
-         "recorded, nor is time() with MPI_THREAD_SERIALIZED.");
+         "Where sets are rolled back alone: what the first thread reads from clocks (MPI_Wtime, "
+         "time(), clock_gettime and the like) is recorded, and given again to a restarted "
+         "process, which also draws the same random numbers of the system again: so programs "
+         "that decide by time or chance can be protected. What was read goes with the next "
+         "message to another set. Off: a program that only measures pays nothing for it. With "
+         "MPI_THREAD_SERIALIZED only MPI_Wtime is recorded.");
     flag_that_was("check_content", "verify_sends", &verify_sends, &c->verify_sends, 4,
          "A digest of each message that leaves its correlated set goes with it. If a "
          "restarted process sends something else than before, the job ends with both sides' "
@@ -253,8 +253,10 @@ static void register_rest(rustbtl_config_t *c)
     flag("summary", &want_summary, &c->summary, 3,
          "Print a table of the traffic of all processes in MPI_Finalize.");
     (void) number("verbose", &c->verbose, 9,
-                  "Verbosity of the component's own output (0: none; 20: what is opened and "
-                  "chosen, checkpoints, restarts; 60: how each peer is reached).");
+                  "Verbosity of the component's own output (0: none; 1: which files of the program "
+                  "have code that reads the processor's counter or random numbers, which cannot be "
+                  "recorded; 20: what is opened and chosen, checkpoints, restarts; 60: how each "
+                  "peer is reached).");
     (void) mca_base_component_var_register(&mca_vprotocol_correlated_component.pmlm_version,
                                            "priority",
                                            "Priority of this PML, where mpirun's --mca pml leaves "

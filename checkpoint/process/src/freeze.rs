@@ -18,6 +18,7 @@ mod freezer;
 pub mod got;
 mod huge_pages;
 mod kernel_state;
+pub mod loaded_code;
 pub(crate) mod memory_copies;
 mod save_point;
 mod sockets;

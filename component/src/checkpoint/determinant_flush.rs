@@ -120,6 +120,11 @@ impl Checkpoint {
             self.resend_determinants();
         }
         COORDINATOR_LINK.poll();
+        if recorder::many_wait()
+            && let Ok(mut driver) = self.shared.take()
+        {
+            driver.host.flush_recorded();
+        }
         let recorded = piggyback::recorded();
         let before = core::mem::replace(&mut self.flush_state.recorded, recorded);
         self.flush_state.recording = recorded != before;
@@ -243,8 +248,12 @@ impl Checkpoint {
             self.switch_on(driver);
         }
         crate::mpi::interpose::redirect_new_objects();
+        if crate::mpi::interpose::has_sources() {
+            crate::mpi::processor_sources::note(&self.shared.glue, driver.host.peers.rank());
+        }
         driver.snapshot_clock();
         driver.snapshot_date();
+        driver.snapshot_program_clocks();
         let clock = driver.host.record.clock();
         // Nothing is polled between here and the snapshot: it depends on nothing behind this.
         let recorded = piggyback::recorded();

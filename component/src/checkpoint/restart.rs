@@ -65,6 +65,7 @@ pub(crate) fn resume_after_restart(
     checkpoint.reconnect(driver, &endpoints, &restarted);
     checkpoint.restore_record(driver);
     driver.restore_clock();
+    driver.restore_program_clocks();
     // The loss of the old PMIx server may be noticed now.
     drop(new.muted);
     let signals = Checkpoint::signals();

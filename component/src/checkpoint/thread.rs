@@ -55,8 +55,8 @@ pub(crate) const REPAIR_POLL_MS: i32 = 2;
 pub struct Recorded {
     /// MPI_Wtime.
     pub clock: bool,
-    /// time().
-    pub dates: bool,
+    /// time(), other clocks, and random numbers.
+    pub sources: bool,
 }
 
 /// Start the thread if a guardian protects this process. `members`: the own set; `huge_pages`:
@@ -99,10 +99,19 @@ pub fn start(
     if recorded.clock {
         crate::mpi::wtime::install(&shared.glue);
     }
-    if recorded.dates {
+    if recorded.sources {
         crate::mpi::time::install();
+        crate::mpi::program_clocks::install();
+        let sources = crate::mpi::program_clocks::sources();
+        let random = crate::mpi::random_numbers::sources();
+        let deadlines = crate::mpi::deadlines::sources();
+        crate::mpi::interpose::put_sources(sources.into_iter().chain(random).chain(deadlines));
+        crate::mpi::random_numbers::note_open_descriptors();
     }
     crate::mpi::interpose::redirect_new_objects();
+    if recorded.sources {
+        crate::mpi::processor_sources::note(&shared.glue, driver.host.peers.rank());
+    }
     let own = PeerId(driver.host.peers.rank());
     let hurries = !driver.host.record.carries;
     crate::determinants::coordinator_link::COORDINATOR_LINK.begin(

@@ -8,6 +8,15 @@ const TIMES_PER_SECOND: i64 = 10_000;
 const NS_PER_TIME: i64 = 1_000_000_000 / TIMES_PER_SECOND;
 /// So many seconds' worth of them can be had at once.
 const BURST_NS: i64 = 1_000_000_000;
+/// What the program's other clocks were when a snapshot was taken.
+#[derive(Debug)]
+pub struct ClocksThen {
+    /// The clock, and the program's nanoseconds on it.
+    pub(crate) ns: [(u8, u64); 5],
+    /// The machine's date.
+    pub(crate) date: SystemTime,
+}
+
 /// The clock of the program's first thread; part of its snapshot.
 #[derive(Debug, Default)]
 pub struct ProgramClock {

@@ -5,13 +5,16 @@ use crate::determinants::coordinator_link::{BatchSend, COORDINATOR_LINK};
 use crate::determinants::journal::Journal;
 use crate::determinants::outbox::outbox;
 use crate::determinants::piggyback::{AcceptedPlaces, PiggybackOrder};
+use crate::determinants::program_clock::ClocksThen;
 use crate::determinants::set_order::{
     COUNTS, DEFERRED, HELD, PATIENT, SLOW_PATH, is_held, rustbtl_recording,
 };
 use crate::sync::checkpoint_signals;
 use crate::transports::set_memory::{Counts, SetMemory, Slots};
-use core::sync::atomic::{AtomicU32, Ordering};
-use rustbtl_coordination::determinants::{Divergence, NondetCall, ReplayDecision, ReplayDecisions};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use rustbtl_coordination::determinants::{
+    Divergence, NondetCall, RandomStream, ReplayDecision, ReplayDecisions,
+};
 
 /// Counts the program's polls: while it goes up, the program sends its held frames itself.
 static PROGRAM_POLLS: AtomicU32 = AtomicU32::new(0);
@@ -48,6 +51,21 @@ pub(crate) fn flush_soon() {
     }
 }
 
+/// Many readings of clocks wait to be sent to the log: the program makes no call that would.
+static MANY_WAIT: AtomicBool = AtomicBool::new(false);
+
+/// Have the checkpoint thread send them. Nothing is allocated, no lock taken.
+pub(crate) fn flush_many() {
+    if !MANY_WAIT.swap(true, Ordering::Relaxed) {
+        checkpoint_signals::wake();
+    }
+}
+
+/// Is it asked for that?
+pub(crate) fn many_wait() -> bool {
+    MANY_WAIT.swap(false, Ordering::Relaxed)
+}
+
 /// Where a set counts.
 #[derive(Debug, Default)]
 pub(crate) enum Place {
@@ -65,6 +83,10 @@ pub(crate) enum Place {
 pub struct RecorderState {
     pub(crate) on: bool,
     pub(crate) decisions: ReplayDecisions,
+    /// Random numbers of the system.
+    pub(crate) random: RandomStream,
+    /// What the program's other clocks were when a snapshot was taken.
+    pub(crate) clocks_then: Option<ClocksThen>,
     pub(crate) place: Place,
     /// Place of the first determinant of this incarnation.
     pub(crate) base: u64,
@@ -121,6 +143,14 @@ impl RecorderState {
     pub fn restarted(&mut self) {
         self.place = Place::Nowhere;
         COUNTS.store(core::ptr::null_mut(), Ordering::Release);
+    }
+
+    /// A seed of the kernel's. Once: a process that is rolled back to an image again, or in a job
+    /// that was restarted from it, draws what the image's state gives.
+    pub fn seed(&mut self) {
+        if let Ok(seed) = crate::os::random::bytes() {
+            self.random.seed(seed);
+        }
     }
 
     /// A snapshot is taken next, at this date of the machine.

@@ -33,6 +33,9 @@ use std::time::Duration;
 /// So many dates that wait to be sent to the log need no allocation: signal handlers may read them.
 /// A program that reads the date without end records some twenty a second.
 const DATES_ROOM: usize = 1024;
+/// The same for readings of clocks. A program that does nothing but read them records some 2000 a
+/// second.
+pub(crate) const READINGS_ROOM: usize = 4096;
 
 /// No rollback takes longer; if none comes the job ends.
 const ROLLBACK_MAX: Duration = Duration::from_secs(600);
@@ -78,7 +81,10 @@ impl EngineHost {
         }
         self.publish_counts();
         self.record.on = true;
-        self.record.decisions.reserve(DATES_ROOM);
+        self.record.decisions.reserve(DATES_ROOM, READINGS_ROOM);
+        if !self.record.random.is_seeded() {
+            self.record.seed();
+        }
         self.record.journal = Journal::of(self.peers.rank());
         rustbtl_recording.store(1, Ordering::Relaxed);
         rustbtl_epoch.fetch_add(1, Ordering::AcqRel);
@@ -127,7 +133,7 @@ impl EngineHost {
     }
 
     /// Count what was recorded and put it into the outbox, before anything that depends on it.
-    fn flush_recorded(&mut self) {
+    pub(crate) fn flush_recorded(&mut self) {
         let own = PeerId(self.peers.rank());
         let RecorderState { decisions, place, base, journal, carries, entry, .. } =
             &mut self.record;
@@ -297,6 +303,7 @@ impl Driver {
         let written = journal.map_or(Vec::new(), Journal::read);
         let kept = if kept.is_empty() { &written } else { kept };
         let forced = self.host.record.decisions.restored(kept)?;
+        self.host.record.decisions.reserve(DATES_ROOM, READINGS_ROOM);
         if !kept.is_empty() || self.engine.is_replaying() {
             self.engine.begin_replay(&mut self.host, &forced);
         }

@@ -5,6 +5,8 @@ use crate::ffi::table::Glue;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::ffi::CString;
 
+/// What a program does that replay cannot repeat.
+pub const NOTICE: u32 = 1;
 /// What is opened and chosen at the start; each checkpoint, restart and rollback.
 pub const INFO: u32 = 20;
 /// In addition: how each peer is reached.
@@ -18,11 +20,16 @@ pub fn set_level(level: u32) {
     LEVEL.store(level, Ordering::Relaxed);
 }
 
+/// Is this said?
+pub fn is_said(level: u32) -> bool {
+    LEVEL.load(Ordering::Relaxed) >= level
+}
+
 impl Glue {
     /// Say this if the level is high enough; `text` is not called otherwise.
     #[inline]
     pub fn verbose(&self, level: u32, text: impl FnOnce() -> String) {
-        if LEVEL.load(Ordering::Relaxed) >= level {
+        if is_said(level) {
             self.say(level, &text());
         }
     }

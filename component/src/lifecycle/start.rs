@@ -229,7 +229,7 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &JobInfo) -> Started {
     let local = place.ranks.iter().map(|rank| peers.of_rank(rank.0)).collect();
     let members = chosen.members;
     let (huge_pages, clock) = (config.huge_pages != 0, config.record_clock != 0);
-    let recorded = thread::Recorded { clock, dates: clock && job.serialized == 0 };
+    let recorded = thread::Recorded { clock, sources: clock && job.serialized == 0 };
     let endpoint = endpoint.encode();
     let log_full = LogFullReaction::of(config.log_full);
     let files = (config.file_undo_max, place.session);

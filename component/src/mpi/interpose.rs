@@ -2,12 +2,14 @@
 //! us: the entries in the global offset tables of the program and its libraries are changed.
 //!
 //! Not reached: objects that are loaded between two checkpoints, until the next one; a function
-//! whose address was looked up (dlsym) or stored by the program.
+//! whose address was looked up (dlsym) or stored by the program. Those of [`Source`] that are for
+//! later are found there, too.
 
 use crate::ffi::table::Glue;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use rustbtl_process::freeze::got::{self, Objects};
+use rustbtl_process::freeze::got::{self, GotEntry, Objects};
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 /// A function that is called by way of us.
@@ -35,9 +37,136 @@ pub static TIME: InPlace = InPlace { objects: PROGRAMS, ..InPlace::of([c"time", 
 const PROGRAMS: Objects<'_> = Objects {
     not_in: &[],
     not_named: &[b"mca_", b"libmpi.", b"libmpi_mpifh.", b"libmpi_usempi", b"libmpi_cxx."],
-    named: &[b"libgfortran."],
-    importing: &[b"MPI_", b"PMPI_", b"mpi_", b"pmpi_"],
+    named: &[b"libgfortran.", CXX_LIBRARY],
+    importing: &[b"MPI_", b"PMPI_", b"mpi_", b"pmpi_", b"Py", b"_Py"],
+    holding: &[],
 };
+const CXX_LIBRARY: &[u8] = b"libstdc++.";
+
+/// Which objects call a function by way of us.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Callers {
+    /// The program, libraries that call MPI for it, and those of its language.
+    Programs,
+    /// The same, but C++'s library.
+    ProgramsButCxx,
+    /// C++'s library.
+    CxxLibrary,
+}
+
+impl Callers {
+    const ALL: [Self; 3] = [Self::Programs, Self::ProgramsButCxx, Self::CxxLibrary];
+
+    fn objects(self) -> Objects<'static> {
+        match self {
+            Self::Programs => PROGRAMS,
+            Self::ProgramsButCxx => Objects { named: &[b"libgfortran."], ..PROGRAMS },
+            Self::CxxLibrary => Objects { named: &[CXX_LIBRARY], ..Objects::but(&[]) },
+        }
+    }
+}
+
+/// A function of a library on which what the program does depends.
+#[derive(Clone, Copy)]
+pub struct Source {
+    /// Its name.
+    pub name: &'static CStr,
+    /// Address of ours, which takes and gives what the library's does.
+    pub own: usize,
+    /// Who calls ours.
+    pub callers: Callers,
+    /// Objects that are loaded later, and who looks it up (dlsym), find ours, too. Others, Open
+    /// MPI's among them, are made to call the library's.
+    pub is_for_later: bool,
+    /// Address of the library's.
+    stock: usize,
+}
+
+impl Source {
+    /// Called by [`Callers::Programs`].
+    pub fn of(name: &'static CStr, own: *const ()) -> Self {
+        let own = own.expose_provenance();
+        Self { name, own, callers: Callers::Programs, is_for_later: false, stock: 0 }
+    }
+
+    /// The same, also found by who is loaded later.
+    pub fn and_later(self) -> Self {
+        Self { is_for_later: true, ..self }
+    }
+
+    /// The same, called by others.
+    pub fn called_by(self, callers: Callers) -> Self {
+        Self { callers, ..self }
+    }
+}
+
+/// All of them that there are.
+static SOURCES: OnceLock<Vec<Source>> = OnceLock::new();
+
+/// From the next [`redirect_new_objects`] on these are called by way of us. Once.
+pub fn put_sources(sources: impl IntoIterator<Item = Source>) {
+    SOURCES.get_or_init(|| {
+        let known = sources.into_iter().map(|source| {
+            // SAFETY: looks up a name.
+            let stock = unsafe { libc::dlsym(libc::RTLD_DEFAULT, source.name.as_ptr()) };
+            Source { stock: stock.expose_provenance(), ..source }
+        });
+        // Not all versions of the C library have all; C++'s may be loaded later.
+        known.filter(|source| source.stock != 0 || !source.is_for_later).collect()
+    });
+}
+
+/// Are there any?
+pub fn has_sources() -> bool {
+    SOURCES.get().is_some()
+}
+
+/// The interpreter, which is no object that calls MPI; 0: the program is none of Python's.
+fn python() -> usize {
+    // SAFETY: looks up a name.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"Py_IsInitialized".as_ptr()) }.addr()
+}
+
+fn redirect_sources(sources: &[Source]) {
+    let (own, python) = ([redirect_sources as *const () as usize], [python()]);
+    let mut done = BTreeSet::new();
+    let set = |entry: &GotEntry, function: usize| {
+        let at: *const usize = core::ptr::with_exposed_provenance(entry.address);
+        // SAFETY: an entry of an object that stays loaded while it is looked at.
+        if unsafe { at.read() } != function {
+            // SAFETY: a function of that name, or the promise of `Source::own`.
+            unsafe { got::replace_entry(entry, function) };
+        }
+    };
+    for callers in Callers::ALL {
+        let those: Vec<&Source> = sources.iter().filter(|of| of.callers == callers).collect();
+        let names: Vec<&CStr> = those.iter().map(|source| source.name).collect();
+        let objects = Objects { not_in: &own, holding: &python, ..callers.objects() };
+        let objects = if callers == Callers::CxxLibrary {
+            Objects { holding: &[], ..objects }
+        } else {
+            objects
+        };
+        let mut found = Vec::new();
+        got::find_entries(&names, &objects, &mut |entry| found.push(entry));
+        for entry in found {
+            set(&entry, those[entry.name].own);
+            done.insert(entry.address);
+        }
+    }
+    let later: Vec<&Source> = sources.iter().filter(|source| source.is_for_later).collect();
+    let names: Vec<&CStr> = later.iter().map(|source| source.name).collect();
+    let mut others = Vec::new();
+    got::find_entries(&names, &Objects::default(), &mut |entry| others.push(entry));
+    for entry in others.iter().filter(|entry| !done.contains(&entry.address)) {
+        set(entry, later[entry.name].stock);
+    }
+    // Whoever is bound from now on is bound to ours: those who are not to be, were before.
+    for source in later {
+        // SAFETY: the promise of `Source::own`; nothing of us is ever unloaded.
+        unsafe { got::redefine(source.name, source.stock, source.own) };
+    }
+}
 
 /// Objects that were loaded and unloaded when the entries were changed last.
 static SEEN: [AtomicUsize; 2] = [const { AtomicUsize::new(usize::MAX) }; 2];
@@ -69,8 +198,11 @@ impl InPlace {
         let known = unsafe { libc::dlsym(libc::RTLD_DEFAULT, self.names[0].as_ptr()) }.addr();
         // A tool that measures has its own MPI_Wtime, and calls Open MPI's by its second name.
         let names = if known == stock { &self.names[..] } else { &self.names[1..] };
+        let (not_in, holding) = ([own], [python()]);
+        let holding = if self.objects.importing.is_empty() { &holding[..0] } else { &holding };
+        let objects = Objects { not_in: &not_in, holding, ..self.objects };
         // SAFETY: the promise of `put`.
-        unsafe { got::redirect(names, &Objects { not_in: &[own], ..self.objects }, own) };
+        unsafe { got::redirect(names, &objects, own) };
     }
 }
 
@@ -105,5 +237,9 @@ pub fn redirect_new_objects() {
         }
         crate::mpi::node_identity::redirect();
         crate::files::functions::redirect();
+        // Those that open files call those of `files`: they come before them.
+        if let Some(sources) = SOURCES.get() {
+            redirect_sources(sources);
+        }
     }
 }

@@ -1,11 +1,15 @@
 //! MPI as the program sees it: point-to-point, outcomes of tests and waits, clocks, files, windows;
-//! what the C library says of the node.
+//! what the C library says of the node; other clocks, and random numbers.
 
+pub mod deadlines;
 pub mod files;
 pub mod interpose;
 pub mod node_identity;
 pub mod outcomes;
 pub mod point_to_point;
+pub mod processor_sources;
+pub mod program_clocks;
+pub mod random_numbers;
 pub mod time;
 pub mod windows;
 pub mod wtime;

@@ -45,7 +45,11 @@ fn recorded() -> Option<u64> {
 /// # Safety
 /// `out` is null or writable.
 unsafe extern "C" fn time(out: *mut libc::time_t) -> libc::time_t {
-    let seconds = recorded().unwrap_or_else(machine);
+    // A snapshot may be taken meanwhile: from it on, dates are recorded.
+    let seconds = recorded().unwrap_or_else(|| {
+        let now = machine();
+        recorded().unwrap_or(now)
+    });
     let seconds = libc::time_t::try_from(seconds).unwrap_or(libc::time_t::MAX);
     // SAFETY: the caller's promise.
     if let Some(out) = unsafe { out.as_mut() } {

@@ -15,6 +15,7 @@ pub mod random;
 pub mod signals;
 pub mod socket;
 pub mod wake;
+pub mod x86_code;
 
 /// A system call that failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

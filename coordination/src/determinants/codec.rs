@@ -1,8 +1,9 @@
 //! Determinants as bytes: a kind, then integers of 7 bits a byte (LEB128), signed ones zigzag.
 //!
 //! Typical sizes: a match 8 bytes, a successful test 3, a run of failed ones 13, a time 9,
-//! a date 9.
+//! a date 9; readings of clocks 10 and two or three for each.
 
+use super::clock_readings;
 use super::{CallKind, Determinant, NondetCall, Outcome, TimeReading};
 use core::fmt;
 use rustbtl_fragments::ids::{MessageName, MessageSeq, PeerId, ReceiveName};
@@ -17,6 +18,7 @@ const CANCELLED: u8 = 6;
 const CANCELLED_LATE: u8 = 7;
 const FOUND_TIME: u8 = 8;
 const DATE: u8 = 9;
+const READINGS: u8 = 10;
 
 /// Bytes that are no determinant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -125,6 +127,10 @@ pub fn encode(determinant: &Determinant, out: &mut Vec<u8>) {
             out.push(DATE);
             [call, calls, seconds].into_iter().for_each(|number| put(out, *number));
         }
+        Determinant::Readings(readings) => {
+            out.push(READINGS);
+            clock_readings::encode(readings, out);
+        }
     }
 }
 
@@ -179,6 +185,7 @@ pub fn decode(from: &mut &[u8]) -> Result<Determinant, CodecError> {
             let (call, calls, seconds) = (take(from)?, take(from)?, take(from)?);
             Determinant::ProgramTime(TimeReading { call, calls, seconds })
         }
+        READINGS => Determinant::Readings(Box::new(clock_readings::decode(from)?)),
         _ => {
             let call = match kind {
                 FOUND_DONE..=FOUND_TIME => take_call(from)?,

@@ -9,27 +9,33 @@
 //! | `replay_decisions` | one process: records outcomes; in replay returns them |
 //! | `program_time` | its dates: what time() gives, beside the order of its nondeterministic calls
 //! |
+//! | `clock_readings` | what it reads from other clocks, beside that order, too |
+//! | `random_stream` | the random numbers of the system that it draws, which need no record |
 //! | `log` | one set: numbers them, sends them to replicas, reports what is stable |
 //! | `replica` | an agent: stores those of other sets, gives them back |
 //! | `set_order` | the coordinator: puts those of a set into their order, from whoever has them |
 //! | `fence` | the coordinator: asks the others what they have of a set that has failed |
 //! | `codec`, `rank_batch`, `piggyback` | determinants, batches and what is piggybacked, as bytes |
 
+mod clock_readings;
 mod codec;
 mod fence;
 mod log;
 pub mod piggyback;
 mod program_time;
+mod random_stream;
 pub mod rank_batch;
 mod replay_decisions;
 mod replica;
 mod set_order;
 
+pub use clock_readings::{CLOCKS, ClockReadings, Readings, Ticks};
 pub use codec::{CodecError, decode, encode};
 pub use fence::Fence;
 pub use log::{BatchAck, DeterminantBatch, DeterminantLog, DeterminantRecord, ReplicaId};
 pub use piggyback::Piggybacked;
 pub use program_time::{ProgramTime, TimeReading};
+pub use random_stream::RandomStream;
 pub use replay_decisions::{Divergence, Numbered, ReplayDecision, ReplayDecisions};
 pub use replica::{BatchRefused, DeterminantReplica, choose_history};
 pub use set_order::SetOrder;
@@ -165,4 +171,6 @@ pub enum Determinant {
     },
     /// time() gave a date that is not known to be given from those before.
     ProgramTime(TimeReading),
+    /// What consecutive calls on one of the other clocks were given.
+    Readings(Box<Readings>),
 }

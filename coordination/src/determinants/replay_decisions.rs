@@ -10,8 +10,12 @@
 //! * D2 A run of calls that found nothing is recorded before anything that follows it.
 //! * D3 In replay every nondeterministic call is the recorded one, or a [`Divergence`] is reported
 //!   and nothing changes.
-//! * D4 Times are no such calls: none is left over that a call, or the end of replay, waits for.
+//! * D4 Dates and readings of clocks are no such calls: none is left over that a call, or the end
+//!   of replay, waits for.
+//! * D5 What was read from clocks is recorded before the next match, run and outcome: the program's
+//!   calls may depend on it, so none of them is ever known without it.
 
+use super::{CLOCKS, ClockReadings, Readings, Ticks};
 use super::{CallKind, Determinant, NondetCall, Outcome, ProgramTime, mix};
 use core::fmt;
 use rustbtl_fragments::engine::ReplayDeterminants;
@@ -89,10 +93,18 @@ pub struct ReplayDecisions {
     run: Option<NothingRun>,
     /// Recorded, not yet handed to the set.
     recorded: VecDeque<Numbered>,
-    /// Outcomes to be forced, oldest first; matches and dates are not among them.
+    /// Outcomes to be forced, oldest first; matches, dates and readings of clocks are not
+    /// among them.
     past: VecDeque<Numbered>,
     dates: ProgramTime,
+    clocks: [ClockReadings; CLOCKS],
+    /// Of which something is collected, a bit each.
+    open_clocks: u32,
+    /// Readings for which there was no room in what is collected: not numbered yet, in place.
+    readings: VecDeque<Readings>,
 }
+
+const _: () = assert!(CLOCKS <= u32::BITS as usize);
 
 impl ReplayDecisions {
     /// Number of the next determinant: with a checkpoint, what it covers.
@@ -106,9 +118,9 @@ impl ReplayDecisions {
         self.run.is_some()
     }
 
-    /// How many determinants wait to be taken.
+    /// How many determinants wait to be taken, at least.
     pub fn recorded_pending(&self) -> usize {
-        self.recorded.len()
+        self.recorded.len() + self.readings.len() + self.open_clocks.count_ones() as usize
     }
 
     /// Are there outcomes of calls left to be forced?
@@ -118,7 +130,29 @@ impl ReplayDecisions {
 
     /// The next determinant for the set's ring.
     pub fn take_recorded(&mut self) -> Option<Numbered> {
+        self.record_readings();
         self.recorded.pop_front()
+    }
+
+    /// What is collected of readings is recorded (D5).
+    #[inline]
+    fn record_readings(&mut self) {
+        if self.open_clocks != 0 {
+            self.close_readings();
+        }
+    }
+
+    #[cold]
+    fn close_readings(&mut self) {
+        while let Some(readings) = self.readings.pop_front() {
+            self.record(Determinant::Readings(Box::new(readings)));
+        }
+        let open = core::mem::take(&mut self.open_clocks);
+        for clock in (0..CLOCKS as u8).filter(|clock| open & 1 << clock != 0) {
+            for readings in self.clocks[usize::from(clock)].close(clock).into_iter().flatten() {
+                self.record(Determinant::Readings(Box::new(readings)));
+            }
+        }
     }
 
     fn record(&mut self, determinant: Determinant) {
@@ -144,6 +178,7 @@ impl ReplayDecisions {
             return Err(self.divergence(now));
         }
         self.run = None;
+        self.record_readings();
         self.record(Determinant::Nothing { first, count, hash });
         Ok(())
     }
@@ -191,8 +226,10 @@ impl ReplayDecisions {
                 }
                 Ok(ReplayDecision::Await(outcome.clone()))
             }
-            Determinant::Matched { .. } | Determinant::ProgramTime(_) => {
-                unreachable!("matches are the engine's, dates the program's without asking")
+            Determinant::Matched { .. }
+            | Determinant::ProgramTime(_)
+            | Determinant::Readings(_) => {
+                unreachable!("matches are the engine's, times the program's without asking")
             }
         }
     }
@@ -213,6 +250,7 @@ impl ReplayDecisions {
         self.past.clear();
         self.run = None;
         self.dates.give_up();
+        self.clocks.iter_mut().for_each(ClockReadings::give_up);
     }
 
     /// The program calls time(), and the machine's date is `now`: what it is given. No memory is
@@ -225,14 +263,44 @@ impl ReplayDecisions {
         given
     }
 
+    /// The program reads a clock so soon after it has read it that it gets the same, if it does.
+    #[inline]
+    pub fn clock_again(&mut self, clock: u8, tick: u64) -> Option<u64> {
+        self.clocks.get_mut(usize::from(clock))?.again(tick)
+    }
+
+    /// One of the clocks.
+    ///
+    /// # Panics
+    /// There is none of this number.
+    pub fn clock_readings(&self, clock: u8) -> &ClockReadings {
+        &self.clocks[usize::from(clock)]
+    }
+
+    /// The program reads a clock, which says `now_ns` on the machine: what it is given. No memory
+    /// is allocated while there is room (see [`ReplayDecisions::reserve`]).
+    ///
+    /// # Panics
+    /// There is no clock of this number.
+    pub fn read_clock(&mut self, clock: u8, now_ns: u64, ticks: Ticks) -> u64 {
+        let readings = &mut self.clocks[usize::from(clock)];
+        let (given, full) = readings.read(clock, now_ns, ticks);
+        if readings.is_open() {
+            self.open_clocks |= 1 << clock;
+        }
+        self.readings.extend(full);
+        given
+    }
+
     /// A snapshot is taken next, at this date of the machine.
     pub fn before_snapshot(&mut self, now: u64) {
         self.dates.before_snapshot(now);
     }
 
-    /// So many can wait to be taken without an allocation.
-    pub fn reserve(&mut self, recorded_pending: usize) {
-        self.recorded.reserve(recorded_pending);
+    /// So many dates, and readings of clocks, can wait to be taken without an allocation.
+    pub fn reserve(&mut self, dates: usize, readings: usize) {
+        self.recorded.reserve(dates);
+        self.readings.reserve(readings);
     }
 
     /// A call found nothing (after [`ReplayDecision::Execute`]).
@@ -250,6 +318,7 @@ impl ReplayDecisions {
         match self.past.front() {
             None => {
                 self.end_run("")?;
+                self.record_readings();
                 self.record(found);
             }
             Some(past) if past.determinant == found => {
@@ -262,6 +331,7 @@ impl ReplayDecisions {
 
     /// A receive from MPI_ANY_SOURCE took a message (`Host::matched`).
     pub fn matched(&mut self, receive: ReceiveName, message: MessageName) {
+        self.record_readings();
         self.record(Determinant::Matched { receive, message });
     }
 
@@ -274,7 +344,7 @@ impl ReplayDecisions {
         self.recorded.clear();
         let mut forced = ReplayDeterminants::default();
         let mut clock = self.clock;
-        let (mut past, mut dates) = (Vec::new(), Vec::new());
+        let (mut past, mut dates, mut readings) = (Vec::new(), Vec::new(), Vec::new());
         for numbered in kept.iter().filter(|numbered| numbered.number >= self.clock) {
             if numbered.number != clock {
                 return Err(clock);
@@ -287,6 +357,10 @@ impl ReplayDecisions {
                 }
                 Determinant::ProgramTime(date) => {
                     dates.push(*date);
+                    continue;
+                }
+                Determinant::Readings(those) => {
+                    readings.push(**those);
                     continue;
                 }
                 Determinant::Outcome { call, outcome } => match outcome {
@@ -303,6 +377,12 @@ impl ReplayDecisions {
         self.clock = clock;
         self.past.extend(past);
         self.dates.restored(dates);
+        self.clocks.iter_mut().for_each(ClockReadings::restored);
+        self.open_clocks = 0;
+        self.readings.clear();
+        for those in readings {
+            self.clocks[usize::from(those.clock)].force(those);
+        }
         self.drop_spent_run();
         Ok(forced)
     }
@@ -317,6 +397,10 @@ impl fmt::Display for Determinant {
             }
             Self::Outcome { call, outcome } => write!(f, "{call} gives {outcome:?}"),
             Self::ProgramTime(date) => write!(f, "{date:?}"),
+            Self::Readings(readings) => {
+                let (clock, calls) = (readings.clock, readings.calls());
+                write!(f, "{calls} readings of clock {clock}")
+            }
         }
     }
 }

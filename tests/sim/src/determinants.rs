@@ -316,7 +316,13 @@ impl World {
             if self.shared.options.planted == Some(Planted::DatesForOneCall) {
                 mine.iter_mut().for_each(shorten);
             }
+            if self.shared.options.planted == Some(Planted::ReadingsForgotten) {
+                mine.iter_mut().for_each(forget_a_reading);
+            }
             let process = &mut self.processes[rank];
+            if self.shared.options.planted == Some(Planted::DrawnAnew) {
+                process.host.memory.random.seed([99; 32]);
+            }
             let clock = process.host.memory.decisions.clock();
             let forced = match process.host.memory.decisions.restored(&mine) {
                 Ok(forced) => forced,
@@ -381,6 +387,13 @@ fn shorten(numbered: &mut Numbered) {
     use rustbtl_coordination::determinants::Determinant;
     if let Determinant::ProgramTime(date) = &mut numbered.determinant {
         date.calls = 1;
+    }
+}
+
+fn forget_a_reading(numbered: &mut Numbered) {
+    use rustbtl_coordination::determinants::Determinant;
+    if let Determinant::Readings(readings) = &mut numbered.determinant {
+        **readings = readings.shortened();
     }
 }
 

@@ -6,7 +6,7 @@ use crate::options::{Options, Planted};
 use crate::piggyback::PiggybackShare;
 use crate::prng::Prng;
 use rustbtl_checkpoint::{LogLimits, PayloadLog, SegmentMemory, SegmentSource};
-use rustbtl_coordination::determinants::{DeterminantLog, ReplayDecisions};
+use rustbtl_coordination::determinants::{DeterminantLog, RandomStream, ReplayDecisions};
 use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
 use rustbtl_fragments::engine::ReceivedVector;
 use rustbtl_fragments::host::*;
@@ -68,6 +68,8 @@ pub struct Memory {
     pub named: BTreeMap<u32, ReceiveId>,
     /// Outcomes: recorded, or forced.
     pub decisions: ReplayDecisions,
+    /// Random numbers of the system.
+    pub random: RandomStream,
 }
 
 /// Host of one simulated process.
@@ -116,12 +118,15 @@ impl SimHost {
     ) -> Self {
         let limits =
             LogLimits { segment_bytes_min: 4 << 10, free_bytes_max: 0, ..LogLimits::default() };
+        let mut random = RandomStream::default();
+        random.seed([me as u8; 32]);
         let memory = Memory {
             buffers: BTreeMap::new(),
             log: Log::new(Segments, limits),
             comms,
             named: BTreeMap::new(),
             decisions: ReplayDecisions::default(),
+            random,
         };
         let prng = Prng::new(options.seed).fork(100 + me as u64);
         let options = options.clone();

@@ -8,7 +8,7 @@ use crate::process::{Open, Process, Shared, engine_pattern};
 use crate::replay_model::name_of;
 use crate::script::Request;
 use rustbtl_coordination::determinants::{
-    CallKind, Divergence, NondetCall, Outcome, ReplayDecision,
+    CallKind, Divergence, NondetCall, Outcome, ReplayDecision, Ticks,
 };
 use rustbtl_fragments::ids::*;
 
@@ -23,6 +23,14 @@ pub struct Pending {
 
 /// Steps of the run that one date lasts.
 const STEPS_OF_A_DATE: u64 = 50;
+
+/// Nanoseconds of a step, and of how far the clocks of machines differ.
+const STEP_NS: u64 = 2000;
+const APART_NS: u64 = 1_000_000;
+/// Nanoseconds between readings in one step: more than the clock's resolution.
+const BETWEEN_NS: u64 = 400;
+/// Ticks of the processor's counter in a microsecond.
+const TICKS_PER_US: u64 = 2000;
 
 fn fold(digest: &mut u64, word: u64) {
     *digest = (*digest ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(31);
@@ -83,6 +91,7 @@ impl Process {
         if shared.options.determinants {
             // It goes out with what the program does next.
             self.read_date(shared);
+            self.read_and_draw(shared);
         }
         if let Some(outcome) = self.program.results.get(&request) {
             let sum = outcome.sum();
@@ -103,6 +112,34 @@ impl Process {
         assert!(date >= self.program.date, "T1: {} after {}", date, self.program.date);
         self.program.date = date;
         fold(&mut self.program.digest, date);
+    }
+
+    /// Reads one of two clocks a few times, or draws random numbers; not always: what is new goes
+    /// out before each send.
+    pub(crate) fn read_and_draw(&mut self, shared: &Shared) {
+        let digest = self.program.digest;
+        if digest.is_multiple_of(4) {
+            let clock = (digest >> 8) as u8 & 1;
+            for reading in 0..=digest >> 9 & 3 {
+                let ns = self.read_clock(shared, clock, reading * BETWEEN_NS);
+                fold(&mut self.program.digest, ns);
+            }
+        } else if digest % 8 == 3 {
+            let mut word = [0; 8];
+            assert!(self.host.memory.random.draw(&mut word), "N2: it has a seed");
+            fold(&mut self.program.digest, u64::from_le_bytes(word));
+        }
+    }
+
+    fn read_clock(&mut self, shared: &Shared, clock: u8, later_ns: u64) -> u64 {
+        let now_ns = self.clock(shared) * APART_NS + shared.now * STEP_NS + later_ns;
+        let ticks = Ticks { now: now_ns * TICKS_PER_US / 1000, per_us: TICKS_PER_US };
+        let decisions = &mut self.host.memory.decisions;
+        let before_ns = decisions.clock_readings(clock).given_ns();
+        let again = decisions.clock_again(clock, ticks.now);
+        let ns = again.unwrap_or_else(|| decisions.read_clock(clock, now_ns, ticks));
+        assert!(ns >= before_ns, "R1: {ns} after {before_ns}");
+        ns
     }
 
     fn is_complete(&self, request: Request) -> bool {

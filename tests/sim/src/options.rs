@@ -74,6 +74,10 @@ pub enum Planted {
     RunMiscounted,
     /// Replay knows for which call a date was recorded, and not for how many more.
     DatesForOneCall,
+    /// Of the readings of a clock between two messages replay does not know the last.
+    ReadingsForgotten,
+    /// A restored process draws other random numbers than before.
+    DrawnAnew,
     /// The program does not repeat itself, and replay goes on all the same.
     DivergenceIgnored,
     /// The program does not repeat itself (no bug of ours: it is to be reported).

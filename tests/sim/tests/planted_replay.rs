@@ -13,6 +13,8 @@ fn planted_bugs_of_replay_are_caught() {
         (Planted::RecordedAfterSend, Tier::Replay, 2000),
         (Planted::RunMiscounted, Tier::Replay, 2000),
         (Planted::DatesForOneCall, Tier::Replay, 2000),
+        (Planted::ReadingsForgotten, Tier::Replay, 2000),
+        (Planted::DrawnAnew, Tier::Replay, 2000),
         (Planted::DivergenceIgnored, Tier::Replay, 2000),
         (Planted::StaleIncarnationAccepted, Tier::Replay, 2000),
         (Planted::IncarnationIgnored, Tier::Replay, 2000),

@@ -1,13 +1,14 @@
-//! A program that draws random numbers which it seeds with the date, and whose set is rolled back
-//! two seconds later: it draws the same again, or else contradicts what others have received from
-//! it.
+//! Programs that decide by clocks and random numbers, and whose set is rolled back: they read and
+//! draw the same again, or else contradict what others have received from them (docs/adr/0014,
+//! docs/adr/0029).
 
 use super::job::{Outcome, TestJob};
+use super::local_storage;
 use super::mpi;
 use super::node_failure::must_be_clean;
 use super::scratch::Scratch;
 use super::summary::Tier;
-use super::workloads::{self, Shape};
+use super::workloads::{self, Program, Shape, What};
 use crate::error::{Context, Result};
 use crate::paths;
 use std::fs;
@@ -19,8 +20,46 @@ const ENDLESS: u64 = 100_000;
 const RECOVER: [&str; 3] = ["--mca", "vprotocol_correlated_recover", "1"];
 const NOT_RECORDED: [&str; 3] = ["--mca", "vprotocol_correlated_record_clock", "0"];
 
+/// Rank 1 reads and draws in turns.
+const fn sources(
+    name: &'static str,
+    source: &'static str,
+    arguments: &'static [&'static str],
+) -> Program {
+    Program { name, what: What::Hash { source, iterations: 1, arguments } }
+}
+
+/// In C++, with all that C has; a node is lost.
+const LOST: Program = sources("C and C++", "by_sources.cpp", &["GATE"]);
+/// Rank 1 kills itself at a counted round after a checkpoint.
+const KILLED: [Program; 4] = [
+    sources("C and C++", "by_sources.cpp", &["FOLDER", "killed"]),
+    // Another thread is not recorded.
+    sources("C++ with threads", "by_sources.cpp", &["FOLDER", "killed", "threads"]),
+    sources("Fortran", "by_sources_fortran.f90", &["FOLDER", "killed"]),
+    sources("Python", "by_sources.py", &["FOLDER", "killed"]),
+];
+
 /// Runs the tier.
 pub fn run(tier: &mut Tier) {
+    for program in &KILLED {
+        let title = format!("clocks and random numbers: {}: 3 × 1", program.name);
+        tier.check(&title, || {
+            let outcome = killed(program, &[])?;
+            outcome.must(outcome.stdout.contains("HASH consistent"), "it should be consistent")
+        });
+        // So that the check above is known to be one, for each of the sources.
+        let title = format!("clocks and random numbers: {}, not recorded: 3 × 1", program.name);
+        tier.check(&title, || {
+            let outcome = killed(program, &NOT_RECORDED)?;
+            outcome.must(all_contradict(&outcome.stdout), "some were the same by chance")
+        });
+    }
+    tier.check("clocks and random numbers: a node is lost: 3 × 1", || {
+        let outcome = node_lost(&LOST)?;
+        outcome.must(outcome.stdout.contains("HASH consistent"), "it should be consistent")
+    });
+    tier.check("clocks and random numbers: of the processor: are named once: 2 × 2", processors);
     tier.check("time determinants: random numbers and roots are the same again: 2 × 2", || {
         let outcome = rolled_back("roots", &[])?;
         outcome.must(outcome.stdout.contains("HASH consistent"), "it should be consistent")
@@ -37,6 +76,68 @@ pub fn run(tier: &mut Tier) {
 fn program() -> Result<String> {
     let source = paths::root().join("tests/workloads/by_date.c");
     Ok(mpi::compile(&source)?.display().to_string())
+}
+
+/// Did rank 1 get something else from all of its sources?
+fn all_contradict(stdout: &str) -> bool {
+    let Some((_, counts)) = stdout.split_once("HASH contradicts itself in ") else { return false };
+    let mut words = counts.split(' ');
+    words.next().is_some_and(|wrong| words.nth(1) == Some(wrong))
+}
+
+/// Rank 1 has read each source three times after a checkpoint when it kills itself; the job ends
+/// some rounds after that.
+fn killed(program: &Program, options: &[&str]) -> Result<Outcome> {
+    let scratch = Scratch::new("sources")?;
+    let checkpoint = scratch.0.join("checkpoint").display().to_string();
+    let job = program.job((3, 1), 1, &scratch)?.with(options);
+    let job = job.with(&["--checkpoint-at", "0", "--write-after", &checkpoint, "1"]);
+    let job = local_storage::plain(job, &scratch);
+    rolled_back_once(job.run()?, &scratch)
+}
+
+/// The node of rank 1 is lost a second after the first checkpoint; the job ends some time after the
+/// rank has replayed.
+fn node_lost(program: &Program) -> Result<Outcome> {
+    let scratch = Scratch::new("sources")?;
+    let job = program.job((3, 1), ENDLESS, &scratch)?;
+    let job = job.with(&["--kill-node-after-checkpoint", "1@1"]);
+    let replayed = |events: &str| local_storage::all_have_replayed(events, 1);
+    let outcome = local_storage::run_until(job, &scratch, replayed)?;
+    rolled_back_once(outcome, &scratch)
+}
+
+fn rolled_back_once(outcome: Outcome, scratch: &Scratch) -> Result<Outcome> {
+    outcome.must(outcome.code == 0, "the job failed")?;
+    let events = local_storage::events(scratch)?;
+    let replayed = local_storage::all_have_replayed(&events, 1);
+    outcome.must(replayed, "the set was not rolled back")?;
+    let back = events.matches("\"event\":\"set_rollback\"").count();
+    outcome.must(back == 1, "another number of rollbacks")?;
+    must_be_clean(&outcome)?;
+    Ok(outcome)
+}
+
+/// The program's file is named, by one rank, and no other; without `verbose` nothing is.
+fn processors() -> Result<()> {
+    let source = paths::root().join("tests/workloads/by_processor.c");
+    let program = mpi::compile(&source)?.display().to_string();
+    let run = |verbose: &str| {
+        let scratch = Scratch::new("sources")?;
+        let job = TestJob::new(2, 2, &[&program]);
+        let verbose = ["--mca", "vprotocol_correlated_verbose", verbose];
+        let outcome = local_storage::plain(job.with(&verbose), &scratch).run()?;
+        outcome.must(outcome.code == 0 && outcome.stdout.contains("HASH read"), "it failed")?;
+        Ok::<_, crate::error::Failure>(outcome)
+    };
+    let outcome = run("1")?;
+    let said = outcome.said();
+    let named = said.matches("that cannot be recorded").count();
+    outcome.must(named == 1, "not one file is named, once")?;
+    let both = [&program, "(rdtsc)", "(rdrand)"].iter().all(|word| said.contains(*word));
+    outcome.must(both, "the file is not named with what it does")?;
+    let silent = run("0")?;
+    silent.must(!silent.said().contains("cannot be recorded"), "it is named without being asked")
 }
 
 /// The set of ranks 0 and 1 fails two seconds after a checkpoint, and is restarted.

@@ -10,7 +10,7 @@ use core::mem::offset_of;
 use core::ops::Range;
 
 const DT_PLTRELSZ: i64 = 2;
-const DT_STRTAB: i64 = 5;
+pub(super) const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
 const DT_RELA: i64 = 7;
 const DT_RELASZ: i64 = 8;
@@ -27,9 +27,9 @@ const PAGE: usize = 4096;
 /// Elf64_Dyn.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Dynamic {
-    tag: i64,
-    value: u64,
+pub(super) struct Dynamic {
+    pub(super) tag: i64,
+    pub(super) value: u64,
 }
 
 /// Elf64_Rela.
@@ -69,10 +69,11 @@ pub fn loaded() -> (u64, u64) {
     counts
 }
 
-type Note = extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
-type LibcNote = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
+pub(super) type Note = extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
+pub(super) type LibcNote =
+    unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
 
-fn note_of(note: Note) -> LibcNote {
+pub(super) fn note_of(note: Note) -> LibcNote {
     note
 }
 
@@ -85,14 +86,16 @@ pub struct Objects<'a> {
     pub not_named: &'a [&'a [u8]],
     /// If there are any: only those whose file has a name that begins so...
     pub named: &'a [&'a [u8]],
-    /// ...or that take something from another object whose name begins so.
+    /// ...or that take something from another object whose name begins so...
     pub importing: &'a [&'a [u8]],
+    /// ...or that have one of these addresses in them.
+    pub holding: &'a [usize],
 }
 
 impl<'a> Objects<'a> {
     /// All but those that have one of these addresses.
     pub const fn but(not_in: &'a [usize]) -> Self {
-        Self { not_in, not_named: &[], named: &[], importing: &[] }
+        Self { not_in, not_named: &[], named: &[], importing: &[], holding: &[] }
     }
 
     /// By the name of their file. None: by what they import.
@@ -134,7 +137,7 @@ pub fn find_entries(names: &[&CStr], objects: &Objects<'_>, found: &mut dyn FnMu
 ///
 /// # Safety
 /// The address and the count come from the tables of an object that stays loaded meanwhile.
-unsafe fn table<'a, T>(address: usize, count: usize) -> &'a [T] {
+pub(super) unsafe fn table<'a, T>(address: usize, count: usize) -> &'a [T] {
     if address == 0 || count == 0 {
         return &[];
     }
@@ -143,7 +146,7 @@ unsafe fn table<'a, T>(address: usize, count: usize) -> &'a [T] {
 }
 
 /// The program headers of a loaded object.
-fn headers(info: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
+pub(super) fn headers(info: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
     // SAFETY: the object cannot go while it is visited.
     unsafe { table(info.dlpi_phdr.expose_provenance(), info.dlpi_phnum.into()) }
 }
@@ -162,13 +165,13 @@ fn segments(
 }
 
 /// What the dynamic linker knows of an object.
-struct Dynamics<'a> {
+pub(super) struct Dynamics<'a> {
     base: usize,
-    entries: &'a [Dynamic],
+    pub(super) entries: &'a [Dynamic],
 }
 
 impl<'a> Dynamics<'a> {
-    fn of(info: &'a libc::dl_phdr_info, headers: &[libc::Elf64_Phdr]) -> Option<Self> {
+    pub(super) fn of(info: &'a libc::dl_phdr_info, headers: &[libc::Elf64_Phdr]) -> Option<Self> {
         let range = segments(info, headers, libc::PT_DYNAMIC).next()?;
         // SAFETY: the object's dynamic section.
         let entries = unsafe { table(range.start, range.len() / size_of::<Dynamic>()) };
@@ -181,7 +184,7 @@ impl<'a> Dynamics<'a> {
     }
 
     /// The dynamic linker has made addresses of them; where it has not, they are offsets.
-    fn address(&self, tag: i64) -> usize {
+    pub(super) fn address(&self, tag: i64) -> usize {
         match self.value(tag) {
             0 => 0,
             value if value < self.base => self.base + value,
@@ -211,6 +214,9 @@ fn object(info: &libc::dl_phdr_info, search: &mut Search<'_>) {
         unsafe { CStr::from_ptr(info.dlpi_name) }
     };
     let mut meant = search.objects.are_named(path.to_bytes());
+    if meant.is_none() && search.objects.holding.iter().any(has) {
+        meant = Some(true);
+    }
     let mut here = Vec::new();
     for (start, bytes) in [(DT_JMPREL, DT_PLTRELSZ), (DT_RELA, DT_RELASZ)] {
         if meant == Some(false) {
@@ -441,6 +447,10 @@ mod tests {
         assert_eq!(count(&Objects { importing: &[b"no_such"], named: &[b""], ..all }), count(&all));
         let here: &[&[u8]] = &[b"pthread_self"];
         assert_eq!(count(&Objects { importing: here, not_named: &[b""], ..all }), 0);
+        let own_code = object as *const () as usize;
+        let none: &[&[u8]] = &[b"no_such"];
+        assert!(count(&Objects { importing: none, holding: &[own_code], ..all }) > 0);
+        assert_eq!(count(&Objects { importing: none, holding: &[0], ..all }), 0);
         let objects = Objects { not_named: &[b"mca_"], named: &[b"libgf"], importing: here, ..all };
         assert_eq!(objects.are_named(b"/usr/lib/openmpi/mca_x.so"), Some(false));
         assert_eq!(objects.are_named(b"/usr/lib/libgfortran.so.5"), Some(true));
