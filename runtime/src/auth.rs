@@ -87,7 +87,7 @@ fn names(from: PeerId, to: PeerId) -> io::Result<(Names, KeyAgreement)> {
 /// A connection whose other end is authenticated, and what encrypts it.
 pub struct AuthenticatedStream {
     stream: TcpStream,
-    session: Session,
+    session: Box<Session>,
 }
 
 impl AuthenticatedStream {
@@ -97,7 +97,7 @@ impl AuthenticatedStream {
     }
 
     /// The connection, and what has to seal and open all that goes over it.
-    pub fn into_parts(self) -> (TcpStream, Session) {
+    pub fn into_parts(self) -> (TcpStream, Box<Session>) {
         (self.stream, self.session)
     }
 }
@@ -177,7 +177,7 @@ fn connect_to(
     match handshake::check_welcome(secret, &sent, &challenge, &welcome)? {
         Verdict::Accepted(_) => {
             let keys = agreement.agree(&theirs.nonce, secret, &sent, &challenge);
-            let session = Session::of_initiator(&agreed(keys)?);
+            let session = Box::new(Session::of_initiator(&agreed(keys)?));
             Ok(AuthenticatedStream { stream, session })
         }
         Verdict::Duplicate => Err(Refusal::Garbage.into()),
@@ -209,7 +209,7 @@ pub enum Progress {
     /// Undecided: more has to arrive.
     Waiting,
     /// It knows the secret: its connection is to be sealed with this.
-    Authenticated(Session),
+    Authenticated(Box<Session>),
     /// It is refused, for this reason.
     Refused(String),
 }
@@ -237,7 +237,7 @@ impl UnauthenticatedPeer {
     }
 
     /// The connection of a peer that is authenticated.
-    pub fn into_stream(self, session: Session) -> AuthenticatedStream {
+    pub fn into_stream(self, session: Box<Session>) -> AuthenticatedStream {
         AuthenticatedStream { stream: self.stream, session }
     }
 
@@ -270,7 +270,7 @@ impl UnauthenticatedPeer {
         self.stream.write_all(message)
     }
 
-    fn step(&mut self, secret: &Secret) -> Result<Option<Session>, AuthError> {
+    fn step(&mut self, secret: &Secret) -> Result<Option<Box<Session>>, AuthError> {
         if self.challenged.is_none() {
             let Some(hello) = self.read::<HELLO>()? else { return Ok(None) };
             let theirs = Names::decode(&hello, CONTROL)?;
@@ -292,7 +292,7 @@ impl UnauthenticatedPeer {
         let keys = agreed(agreement.agree(&theirs, secret, &hello, &challenge))?;
         let verdict = Verdict::Accepted(0);
         self.write(&handshake::welcome(secret, &hello, &challenge, verdict))?;
-        Ok(Some(Session::of_target(&keys)))
+        Ok(Some(Box::new(Session::of_target(&keys))))
     }
 }
 

@@ -151,7 +151,7 @@ fn path_of(digits: &str) -> Option<Option<PathBuf>> {
     if digits.is_empty() {
         return Some(None);
     }
-    if digits.len() % 2 != 0 || !digits.is_ascii() {
+    if !digits.len().is_multiple_of(2) || !digits.is_ascii() {
         return None;
     }
     let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).ok();

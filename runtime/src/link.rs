@@ -56,7 +56,7 @@ impl Stream for TcpStream {
 pub struct Link {
     stream: Box<dyn Stream>,
     /// What encrypts it, between nodes.
-    session: Option<Session>,
+    session: Option<Box<Session>>,
     incoming: FrameBuffer,
     outgoing: Vec<u8>,
     /// Bytes of `outgoing` that are sent.
@@ -75,7 +75,7 @@ impl Link {
         Self::over(stream, Some(session))
     }
 
-    fn over(stream: impl Stream + 'static, session: Option<Session>) -> io::Result<Self> {
+    fn over(stream: impl Stream + 'static, session: Option<Box<Session>>) -> io::Result<Self> {
         stream.make_nonblocking()?;
         let incoming = FrameBuffer::new();
         Ok(Self { stream: Box::new(stream), session, incoming, outgoing: Vec::new(), sent: 0 })
@@ -174,10 +174,11 @@ impl Link {
     }
 
     fn take_in(&mut self, bytes: &[u8]) -> Result<(), SealError> {
-        let Some(Session { opener, .. }) = &mut self.session else {
+        let Some(session) = &mut self.session else {
             self.incoming.add(bytes);
             return Ok(());
         };
+        let Session { opener, .. } = &mut **session;
         opener.add(bytes);
         while let Some(text) = opener.next_text()? {
             self.incoming.add(text);

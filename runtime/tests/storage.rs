@@ -51,7 +51,7 @@ fn address(job: &Job, node: &str) -> SocketAddr {
 }
 
 /// An authenticated connection to the agent of a node.
-fn connect(job: &Job, node: &str) -> (TcpStream, Session) {
+fn connect(job: &Job, node: &str) -> (TcpStream, Box<Session>) {
     let secret = settings::unhex(&job.secret).expect("a secret");
     let stream = auth::connect(Host::ReplicaServer, &[address(job, node)], &secret, TIMEOUT);
     stream.expect("a connection").into_parts()
@@ -61,13 +61,13 @@ fn plain(messages: &[ToReplicaServer]) -> Vec<u8> {
     messages.iter().flat_map(|message| message.encode().expect("a frame")).collect()
 }
 
-fn send((stream, session): &mut (TcpStream, Session), messages: &[ToReplicaServer]) {
+fn send((stream, session): &mut (TcpStream, Box<Session>), messages: &[ToReplicaServer]) {
     let mut sealed = Vec::new();
     session.sealer.seal(&plain(messages), &mut sealed);
     stream.write_all(&sealed).expect("it reads");
 }
 
-fn answer((stream, session): &mut (TcpStream, Session)) -> Option<FromReplicaServer> {
+fn answer((stream, session): &mut (TcpStream, Box<Session>)) -> Option<FromReplicaServer> {
     let (mut buffer, mut bytes) = (FrameBuffer::new(), Vec::new());
     stream.shutdown(Shutdown::Write).expect("an end");
     let _ = stream.read_to_end(&mut bytes);

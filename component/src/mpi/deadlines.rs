@@ -133,8 +133,10 @@ unsafe extern "C-unwind" fn cond_timedwait(
 unsafe fn clock_of(condition: *const pthread_cond_t) -> clockid_t {
     const WORD: usize = 9;
     const IS_MONOTONIC: u32 = 2;
-    // SAFETY: inside of it; other threads may write it meanwhile, but not this bit.
-    let word = unsafe { condition.cast::<u32>().add(WORD).read_volatile() };
+    // SAFETY: inside of it.
+    let word = unsafe { condition.cast::<u32>().add(WORD) };
+    // SAFETY: it is initialised; other threads may write it meanwhile, but not this bit.
+    let word = unsafe { word.read_volatile() };
     if word & IS_MONOTONIC != 0 { libc::CLOCK_MONOTONIC } else { libc::CLOCK_REALTIME }
 }
 

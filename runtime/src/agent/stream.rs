@@ -16,7 +16,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// See the module's documentation.
 pub struct BlockingStream {
     stream: TcpStream,
-    session: Session,
+    session: Box<Session>,
     incoming: FrameBuffer,
     buffer: Vec<u8>,
     /// Records that are sent.

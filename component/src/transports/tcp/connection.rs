@@ -244,15 +244,13 @@ impl Connection {
         if small {
             self.burst += 1;
         }
-        if self.held() > 0 {
-            if has_room {
-                self.append(header, payload);
-                let at_once = core::mem::take(&mut self.ahead) && self.burst <= GATHER_AFTER;
-                if at_once || self.held() >= GATHERED_PUSH {
-                    self.push(epoch);
-                }
-                return Sent::Accepted;
+        if has_room && self.held() > 0 {
+            self.append(header, payload);
+            let at_once = core::mem::take(&mut self.ahead) && self.burst <= GATHER_AFTER;
+            if at_once || self.held() >= GATHERED_PUSH {
+                self.push(epoch);
             }
+            return Sent::Accepted;
         }
         let at_once = !small || self.burst <= GATHER_AFTER;
         match payload {
