@@ -1,5 +1,6 @@
 //! How the job's secret gets from mpirun's node to the others. Open MPI's launch message takes it
-//! there, in clear; so what is in the message is a **token**, from which each node makes the secret.
+//! there, in clear; so what is in the message is a **token**, from which each node makes the
+//! secret.
 //!
 //! | token | the secret is |
 //! |---|---|
@@ -179,7 +180,8 @@ fn read_key(path: &Path) -> Result<Vec<u8>, String> {
     let mode = file.metadata().map_err(|error| format!("{shown}: {error}"))?.mode();
     if mode & READABLE_BY_OTHERS != 0 {
         return Err(format!(
-            "{shown} can be read by others (mode {:o}): make a new key in it, and chmod 600 {shown}",
+            "{shown} can be read by others (mode {:o}): make a new key in it, and chmod 600 \
+             {shown}",
             mode & 0o7777
         ));
     }
@@ -211,7 +213,8 @@ fn is_credential(text: &str) -> bool {
 
 /// Munge refuses what it has decoded on this node before (15: expired, 16: rewound, 17: replayed),
 /// and says all the same what is in it: several processes of a node ask, also long after the job
-/// has begun. Only the user himself is told (`--restrict-uid`), and only what he has encoded counts.
+/// has begun. Only the user himself is told (`--restrict-uid`), and only what he has encoded
+/// counts.
 fn unmunge(credential: &str, socket: Option<&Path>) -> Result<Vec<u8>, String> {
     let mut unmunge = Command::new("unmunge");
     unmunge.args(["--keys=UID", "--numeric"]);

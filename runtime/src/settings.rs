@@ -15,7 +15,8 @@ use std::time::Duration;
 
 /// Name of the job.
 pub const JOB: &str = "RUSTBTL_JOB";
-/// The token of the job's secret (`job_secret`); in an agent's environment its 64 hexadecimal digits.
+/// The token of the job's secret (`job_secret`); in an agent's environment its 64 hexadecimal
+/// digits.
 pub const SECRET: &str = "RUSTBTL_SECRET";
 /// Port of the coordinator, a blank, and mpirun's own address as Open MPI writes it.
 pub const COORDINATOR: &str = "RUSTBTL_COORDINATOR";

@@ -93,8 +93,8 @@ fn is_in_the_way(portion: Times) -> bool {
     portion.waited > portion.worked / WAITED_PART
 }
 
-/// How long to pause after a portion of work of so many units, when `rest` are to come; `left`: time
-/// in which all pauses must end (1). Each portion gets its part of it.
+/// How long to pause after a portion of work of so many units, when `rest` are to come; `left`:
+/// time in which all pauses must end (1). Each portion gets its part of it.
 fn pause(worked: Duration, left: Duration, units: u64, rest: u64) -> Duration {
     if rest == 0 {
         return Duration::ZERO;

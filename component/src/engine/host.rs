@@ -3,6 +3,7 @@
 use crate::determinants::program_clock::ProgramClock;
 use crate::determinants::recorder::RecorderState;
 use crate::engine::burst::Burst;
+use crate::engine::logged_sends::COPIED_FIRST_BYTES;
 use crate::engine::transmit::transmit;
 use crate::engine::transport_set::{Route, TransportSet};
 use crate::ffi::operation::Op;
@@ -27,12 +28,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of a message to oneself that are packed at a time, where memory is not contiguous.
 const COPY_BYTES: u64 = 64 << 10;
-
-/// Up to this size a message that leaves the set is copied into the log before it is sent: that is
-/// not worth a thought.
-const COPIED_FIRST_BYTES: u64 = 512;
-/// Up to this size a message that leaves the set is copied into the log before the call returns.
-pub(crate) const COPIED_AT_ONCE_BYTES: u64 = 64 << 10;
 
 /// Context ids below are those of MPI_COMM_WORLD, MPI_COMM_SELF and no communicator.
 const PREDEFINED_CONTEXTS: u32 = 3;

@@ -1,7 +1,7 @@
 //! Sends that end later than the call that made them: their copy in the log is still being made, or
 //! a network has gathered them.
 
-use crate::engine::host::{COPIED_AT_ONCE_BYTES, EngineHost};
+use crate::engine::host::EngineHost;
 use crate::engine::transmit::transmit;
 use crate::ffi::operation::Op;
 use crate::os::ticks;
@@ -10,6 +10,12 @@ use crate::transports::Payload as Outgoing;
 use core::ops::Range;
 use rustbtl_fragments::host::{LogEntry, Transmit};
 use rustbtl_fragments::ids::{LogRecord, PeerId, SetId};
+
+/// Up to this size a message that leaves the set is copied into the log before it is sent: that is
+/// not worth a thought.
+pub(crate) const COPIED_FIRST_BYTES: u64 = 512;
+/// Up to this size a message that leaves the set is copied into the log before the call returns.
+const COPIED_AT_ONCE_BYTES: u64 = 64 << 10;
 
 impl EngineHost {
     /// Call `send` for an operation in standard mode: its copy in the log may be made later.

@@ -1,3 +1,5 @@
+//! Images that nobody waits for are written at a pace, others are not.
+
 use super::PACE_MAX_MS;
 use crate::coordinator::job::state::Effect;
 use crate::coordinator::job::tables::checkpoint_requests::Requester;
