@@ -101,8 +101,6 @@ pub struct SimHost {
     /// Channels that were given up, since a frame of an incarnation that is over piggybacked
     /// something.
     pub refused: u64,
-    /// Frames that depended on nothing but what their receiver had piggybacked to here.
-    pub alone: u64,
     net: Rc<RefCell<Network>>,
     options: Options,
     prng: Prng,
@@ -144,7 +142,6 @@ impl SimHost {
             placed_directly: 0,
             acknowledged: BTreeSet::new(),
             refused: 0,
-            alone: 0,
             net,
             options,
             prng,
@@ -429,27 +426,13 @@ impl Host for SimHost {
         marks
     }
 
-    fn piggyback(
-        &mut self,
-        to: PeerId,
-        (from, covered): (Recorded, Recorded),
-        made: Recorded,
-        out: &mut Vec<u8>,
-    ) -> PiggybackContent {
+    fn piggyback(&mut self, to: PeerId, from: Recorded, made: Recorded, out: &mut Vec<u8>) -> bool {
         let to = self.options.sets[to.0 as usize];
         // Nobody has to.
         let may = self.prng.chance(80);
-        let Some(share) = self.share.as_ref().filter(|_| may) else {
-            return PiggybackContent::Unavailable;
-        };
-        if share.is_of(to, from.max(covered).0, made.0) {
-            self.alone += 1;
-            return PiggybackContent::OfReceiver;
-        }
-        match share.append_entries(to, from.0, made.0, out) {
-            true => PiggybackContent::Appended,
-            false => PiggybackContent::Unavailable,
-        }
+        self.share
+            .as_ref()
+            .is_some_and(|share| may && share.append_entries(to, from.0, made.0, out))
     }
 
     fn on_piggyback(&mut self, from: PeerId, bytes: &[u8]) -> PiggybackOutcome {

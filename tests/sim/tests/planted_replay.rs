@@ -22,8 +22,6 @@ fn planted_bugs_of_replay_are_caught() {
         (Planted::PiggybackRelayed, Tier::Piggyback, 10000),
         (Planted::PiggybackNotStored, Tier::Piggyback, 10000),
         (Planted::PiggybackUnmerged, Tier::Piggyback, 10000),
-        (Planted::PiggybackForgotten, Tier::Piggyback, 10000),
-        (Planted::PlacesLeftOut, Tier::Piggyback, 10000),
         (Planted::FenceSkipped, Tier::Piggyback, 10000),
         (Planted::FenceForgotten, Tier::Piggyback, 10000),
         (Planted::SnapshotUnstable, Tier::Piggyback, 10000),
