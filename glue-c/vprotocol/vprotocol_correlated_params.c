@@ -209,7 +209,7 @@ static void register_tcp(rustbtl_config_t *c)
     flag("tcp_ipv6", &use_ipv6, &c->tcp_ipv6, 4, "Use IPv6.");
     flag("tcp_encrypt", &want_encryption, &c->tcp_encrypt, 4,
          "Encrypt messages between nodes, so that who can read or change packets neither reads nor "
-         "changes them. They take a processor longer: docs/performance.md says how much.");
+         "changes them. That takes processor time for each byte, at both ends.");
     (void) bytes("tcp_socket_buffer", &c->tcp_socket_buffer, 4,
           "Size in bytes of the send and receive buffers of sockets. 0: the kernel's own tuning.");
     (void) bytes("tcp_receive_buffer", &c->tcp_receive_buffer, 5,
