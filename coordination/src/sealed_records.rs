@@ -169,6 +169,18 @@ impl Opener {
         }
     }
 
+    /// So much has arrived: hands on the text of each record that is complete by now.
+    ///
+    /// # Errors
+    /// As [`Self::next_text`].
+    pub fn open(&mut self, bytes: &[u8], mut hand_on: impl FnMut(&[u8])) -> Result<(), SealError> {
+        self.add(bytes);
+        while let Some(text) = self.next_text()? {
+            hand_on(text);
+        }
+        Ok(())
+    }
+
     fn step(&mut self) -> Result<Option<Range<usize>>, SealError> {
         if let Some(refused) = self.refused {
             return Err(refused);

@@ -174,16 +174,14 @@ impl Link {
     }
 
     fn take_in(&mut self, bytes: &[u8]) -> Result<(), SealError> {
-        let Some(session) = &mut self.session else {
-            self.incoming.add(bytes);
-            return Ok(());
-        };
-        let Session { opener, .. } = &mut **session;
-        opener.add(bytes);
-        while let Some(text) = opener.next_text()? {
-            self.incoming.add(text);
+        let incoming = &mut self.incoming;
+        match &mut self.session {
+            Some(session) => session.opener.open(bytes, |text| incoming.add(text)),
+            None => {
+                incoming.add(bytes);
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     /// The next message that has arrived completely.

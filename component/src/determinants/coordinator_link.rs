@@ -382,11 +382,8 @@ impl Stream {
     }
 
     fn take_in(&mut self, bytes: &[u8]) -> Result<(), ()> {
-        self.session.opener.add(bytes);
-        while let Some(text) = self.session.opener.next_text().map_err(drop)? {
-            self.incoming.add(text);
-        }
-        Ok(())
+        let incoming = &mut self.incoming;
+        self.session.opener.open(bytes, |text| incoming.add(text)).map_err(drop)
     }
 
     fn flush(&mut self) -> Result<(), ()> {

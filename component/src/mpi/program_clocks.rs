@@ -114,8 +114,8 @@ fn ticks_per_us() -> u64 {
     let count = ticks().wrapping_sub(COUNTED_FROM[0].load(Ordering::Relaxed));
     let per_us = u128::from(count) * u128::from(NS_PER_US) / u128::from(ns);
     // One that was set back in between, by another processor, is not used.
-    let per_us = u64::try_from(per_us).unwrap_or(0);
-    TICKS_PER_US.store(if per_us < 100_000 { per_us } else { 0 }, Ordering::Relaxed);
+    let per_us = u64::try_from(per_us).ok().filter(|&rate| rate < 100_000).unwrap_or(0);
+    TICKS_PER_US.store(per_us, Ordering::Relaxed);
     per_us
 }
 

@@ -65,14 +65,9 @@ impl BlockingStream {
         match self.stream.read(&mut self.buffer) {
             Ok(0) => Err("the connection has ended".into()),
             Ok(bytes) => {
-                self.session.opener.add(&self.buffer[..bytes]);
-                loop {
-                    match self.session.opener.next_text() {
-                        Ok(Some(text)) => self.incoming.add(text),
-                        Ok(None) => return Ok(()),
-                        Err(error) => return Err(error.to_string()),
-                    }
-                }
+                let (opener, incoming) = (&mut self.session.opener, &mut self.incoming);
+                let opened = opener.open(&self.buffer[..bytes], |text| incoming.add(text));
+                opened.map_err(|error| error.to_string())
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             Err(error) => Err(describe(error)),

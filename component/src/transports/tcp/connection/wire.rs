@@ -115,17 +115,13 @@ impl Sealed {
                 Io::Done(bytes) => bytes,
                 other => return other,
             };
-            opener.add(&self.read[..bytes]);
             let mut opened = 0;
-            loop {
-                match opener.next_text() {
-                    Ok(Some(text)) => {
-                        into[opened..opened + text.len()].copy_from_slice(text);
-                        opened += text.len();
-                    }
-                    Ok(None) => break,
-                    Err(_) => return Io::Broken(FORGED),
-                }
+            let done = opener.open(&self.read[..bytes], |text| {
+                into[opened..opened + text.len()].copy_from_slice(text);
+                opened += text.len();
+            });
+            if done.is_err() {
+                return Io::Broken(FORGED);
             }
             if opened > 0 {
                 return Io::Done(opened);
