@@ -117,6 +117,9 @@ impl Process {
     /// Reads one of two clocks a few times, or draws random numbers; not always: what is new goes
     /// out before each send.
     pub(crate) fn read_and_draw(&mut self, shared: &Shared) {
+        if !shared.options.reads {
+            return;
+        }
         let digest = self.program.digest;
         if digest.is_multiple_of(4) {
             let clock = (digest >> 8) as u8 & 1;

@@ -198,6 +198,8 @@ pub struct Options {
     pub copies: usize,
     /// In place of them: a coordinator, and determinants are piggybacked.
     pub piggyback: bool,
+    /// Programs read clocks and draw random numbers.
+    pub reads: bool,
     /// A bug.
     pub planted: Option<Planted>,
 }
@@ -299,6 +301,8 @@ impl Options {
             } else {
                 prng.pick(&[2, 5, 30])
             },
+            // What they leave is longer than what is piggybacked: frames would rarely carry any.
+            reads: !piggyback || Prng::new(seed).fork(13).chance(20),
             planted: None,
         }
     }

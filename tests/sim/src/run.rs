@@ -48,11 +48,13 @@ pub fn run_many(tier: Tier, usual: u64) {
     assert!(failed.is_empty(), "{tier:?}: seeds {failed:?} failed");
 }
 
-/// The first of `seeds` seeds at which a planted bug is caught, and nothing without it.
-pub fn caught(planted: Planted, tier: Tier, seeds: u64) -> Option<u64> {
+/// A seed at which a planted bug is caught, and nothing without it: `last` if it is still one (where
+/// it was caught last: most of a search's time is spent on seeds at which nothing happens), else the
+/// first of `seeds`.
+pub fn caught(planted: Planted, tier: Tier, last: u64, seeds: u64) -> Option<u64> {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
-    let first = (0..seeds).find(|&seed| {
+    let first = std::iter::once(last).chain(0..seeds).find(|&seed| {
         let sound = Options::of(tier, seed);
         let sound = Options { method: planted.method().unwrap_or(sound.method), ..sound };
         let options = Options { planted: Some(planted), ..sound.clone() };
@@ -61,4 +63,19 @@ pub fn caught(planted: Planted, tier: Tier, seeds: u64) -> Option<u64> {
     });
     panic::set_hook(usual);
     first
+}
+
+/// Each bug of a plan (tier, a seed at which it was caught, how many seeds to search) is caught.
+pub fn all_caught(plan: &[(Planted, Tier, u64, u64)]) {
+    let mut missed = Vec::new();
+    for &(planted, tier, last, seeds) in plan {
+        match caught(planted, tier, last, seeds) {
+            Some(seed) if seed == last => eprintln!("{planted:?}: caught at seed {seed}"),
+            Some(seed) => {
+                eprintln!("{planted:?}: caught at seed {seed} of {tier:?}, no longer at {last}");
+            }
+            None => missed.push(planted),
+        }
+    }
+    assert!(missed.is_empty(), "not caught: {missed:?}");
 }
