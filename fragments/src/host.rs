@@ -59,6 +59,17 @@ pub enum Pull {
     Started,
 }
 
+/// Outcome of [`Host::piggyback`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PiggybackContent {
+    /// All of it was appended.
+    Appended,
+    /// There is nothing in it but what the receiver's set has piggybacked to here: it has that.
+    OfReceiver,
+    /// Not all of it can be had, or nothing is left.
+    Unavailable,
+}
+
 /// Outcome of [`Host::on_piggyback`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PiggybackOutcome {
@@ -217,17 +228,19 @@ pub trait Host {
     fn frame_gated(&mut self) {}
 
     /// Determinants that a frame for `to` depends on, and that are not stable: those from place
-    /// `from` on and before `depends_on`. Append them to `out` and return true if all of them may
-    /// be piggybacked; else the frame waits. Called only for a frame that would have to wait.
+    /// `from` on and before `depends_on`. Append them to `out` if all of them may be piggybacked;
+    /// else the frame waits. Between `from` and `covered` there is nothing but what the receiver's
+    /// set has piggybacked to here; if that is so up to `depends_on`, nothing need be appended.
+    /// Called only for a frame that would have to wait.
     fn piggyback(
         &mut self,
         to: PeerId,
-        from: Recorded,
+        (from, covered): (Recorded, Recorded),
         depends_on: Recorded,
         out: &mut Vec<u8>,
-    ) -> bool {
-        let _ = (to, from, depends_on, out);
-        false
+    ) -> PiggybackContent {
+        let _ = (to, from, covered, depends_on, out);
+        PiggybackContent::Unavailable
     }
 
     /// What `piggyback` of a peer gave: from now on everything here depends on it, as if it had

@@ -55,7 +55,7 @@ impl SendPermit {
         Self(())
     }
 
-    /// What is not stable was piggybacked before the frame on its channel.
+    /// What is not stable was piggybacked before the frame on its channel, or by its receiver.
     #[inline]
     pub(crate) fn piggybacked() -> Self {
         Self(())

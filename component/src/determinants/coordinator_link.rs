@@ -10,6 +10,7 @@
 //! breaks, the checkpoint thread resends by way of the guardian. It is encrypted.
 
 use crate::determinants::outbox::{DeterminantBatch, outbox, take_batch};
+use crate::determinants::piggyback::recorded;
 use crate::determinants::set_order::{is_held, must_flush, set_stable};
 use crate::os::now_ns;
 use crate::sync::checkpoint_signals;
@@ -33,7 +34,7 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// Descriptors of ours do not get in the way of programs that count on low numbers.
 const FD_MIN: RawFd = 200;
 /// What nobody waits for is sent to the log so often.
-pub const PACE_MS: i32 = 2;
+pub const PACE_MS: i32 = 8;
 const PACE_NS: u64 = PACE_MS as u64 * 1_000_000;
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 4096;
@@ -67,6 +68,8 @@ struct Unstable {
     /// What is recorded goes out at once: it is not piggybacked.
     send_immediately: bool,
     sent_ns: u64,
+    /// So much was recorded then.
+    flushed: u64,
 }
 
 /// Outcome of [`CoordinatorLink::send`].
@@ -105,6 +108,7 @@ impl CoordinatorLink {
                 batches: VecDeque::new(),
                 send_immediately: true,
                 sent_ns: 0,
+                flushed: 0,
             }),
             fd: AtomicI32::new(-1),
             awaits_answer: AtomicBool::new(false),
@@ -159,7 +163,7 @@ impl CoordinatorLink {
         let mut unstable = self.lock();
         unstable.send_immediately = send_immediately;
         // Maybe of another machine's clock.
-        unstable.sent_ns = 0;
+        (unstable.sent_ns, unstable.flushed) = (0, 0);
         core::mem::forget(unstable.stream.take());
         unstable.batches.clear();
         (unstable.rank, unstable.incarnation) = (rank, incarnation);
@@ -260,11 +264,10 @@ impl CoordinatorLink {
 
     /// `waits`: a frame does. False: it has broken.
     fn flush(&self, unstable: &mut Unstable, mut waits: bool) -> bool {
-        let Unstable { rank, incarnation, stream: Some(stream), batches, sent_ns, .. } = unstable
-        else {
-            return false;
-        };
+        let Unstable { rank, incarnation, batches, sent_ns, flushed, .. } = unstable;
+        let Some(stream) = &mut unstable.stream else { return false };
         self.has_unsent.store(false, Ordering::Relaxed);
+        *flushed = recorded();
         while let Some(batch) = take_batch() {
             *sent_ns = now_ns();
             let message = batch.message(*incarnation);
@@ -312,7 +315,8 @@ impl Unstable {
             return self.batches.is_empty() || is_held();
         }
         let paced = now_ns().saturating_sub(self.sent_ns) >= PACE_NS;
-        must_flush() || self.batches.is_empty() && paced
+        let flushed = if self.batches.is_empty() { 0 } else { self.flushed };
+        must_flush(flushed) || self.batches.is_empty() && paced
     }
 
     fn next(&mut self) -> Result<Option<ToRank>, ()> {

@@ -9,6 +9,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A batch is complete when it is so long: a message has a limit.
 pub(crate) const PARCEL_BYTES: usize = 4 << 20;
 
+/// Most determinants are shorter.
+const USUAL_BYTES: usize = 64;
+
 /// Determinants that were not sent yet.
 static OUTBOX: Mutex<VecDeque<DeterminantBatch>> = Mutex::new(VecDeque::new());
 
@@ -60,7 +63,7 @@ pub(crate) fn put(outbox: &mut VecDeque<DeterminantBatch>, at: u64, numbered: &N
         *last_at = at;
         return;
     }
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(USUAL_BYTES);
     rank_batch::append(&mut bytes, at, &numbered.determinant);
     outbox.push_back(DeterminantBatch::Own { from: numbered.number, last_at: at, bytes });
 }

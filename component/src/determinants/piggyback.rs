@@ -76,6 +76,16 @@ impl PiggybackOrder<'_> {
         self.slots.write(at, self.settled(), what);
     }
 
+    /// Is there nothing that is not stable in these places but what `theirs` has piggybacked to
+    /// here? The last one tells most often.
+    pub(crate) fn are_of(&self, theirs: Option<SetId>, places: core::ops::Range<u64>) -> bool {
+        let first = places.start.max(self.settled());
+        let here = first < places.end && places.end - first <= SLOTS as u64;
+        here && (first..places.end)
+            .rev()
+            .all(|place| theirs.is_some() && self.slots.carried(place) == theirs)
+    }
+
     /// What a frame to `theirs` piggybacks. False: not all of it can be had, or nothing is left.
     pub(crate) fn append(
         &self,
@@ -204,11 +214,20 @@ mod tests {
         assert_eq!(take(103, 104), Some(Piggybacked { from: 103, entries: vec![entry], ..all }));
         order.write(order.next(), Entry::Carried(SetId(71)));
         assert_eq!(take(103, 105), None, "a third set's");
+        // Nothing but what they have themselves.
+        let (last, of) = (order.next(), |places| order.are_of(Some(SET), places));
+        order.write(last, Entry::Carried(SET));
+        order.write(order.next(), Entry::Carried(SET));
+        assert!(of(106..108) && of(107..108) && !of(105..108), "a third set's");
+        assert!(!of(108..108) && !of(106..109), "nothing, or not written yet");
+        assert!(!order.are_of(None, 106..108) && !order.are_of(Some(SetId(71)), 106..108));
+        counts.stable.store(106, Ordering::Release);
+        assert!(of(100..108), "the others are stable");
         // More than there are slots for.
         for _ in 0..SLOTS {
             own();
         }
-        assert_eq!(take(105, 105 + SLOTS as u64), None);
+        assert_eq!(take(106, 106 + SLOTS as u64), None);
     }
 
     #[test]

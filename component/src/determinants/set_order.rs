@@ -77,19 +77,24 @@ pub fn stable() -> u64 {
 }
 
 /// Has what is recorded to be sent to the log at once? A frame of the set waits for it, or so much
-/// is not stable that frames will soon have to.
-pub fn must_flush() -> bool {
+/// is not stable that frames will soon have to. `flushed`: so much was recorded when that was done
+/// last, and the answer is awaited; 0: none is.
+pub fn must_flush(flushed: u64) -> bool {
     let counts = COUNTS.load(Ordering::Acquire);
     // SAFETY: null, or in memory that is never unmapped while this process records.
     let Some(counts) = (unsafe { counts.as_ref() }) else { return true };
     let base = BASE.load(Ordering::Relaxed);
     let stable = counts.stable.load(Ordering::Relaxed).max(base);
+    let recorded = base + counts.recorded.load(Ordering::Relaxed);
     counts.wanted.load(Ordering::Relaxed) > stable
-        || base + counts.recorded.load(Ordering::Relaxed) > stable + UNSTABLE_MAX
+        || recorded > stable + UNSTABLE_MAX && recorded >= flushed + FLUSHED_MIN
 }
 
-/// So much of a set may go on not being stable where nobody waits: a quarter of its slots.
+/// So much of a set may go on not being stable where nobody waits: a quarter of its slots. A frame
+/// to a peer that has had none for long can still piggyback it.
 const UNSTABLE_MAX: u64 = SLOTS as u64 / 4;
+/// While the answer to the last is awaited, no less than this is worth another message.
+const FLUSHED_MIN: u64 = SLOTS as u64 / 8;
 
 /// No frame waits any more.
 #[inline]

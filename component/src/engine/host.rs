@@ -578,8 +578,14 @@ impl Host for EngineHost {
         self.hold();
     }
 
-    fn piggyback(&mut self, to: PeerId, from: Recorded, made: Recorded, out: &mut Vec<u8>) -> bool {
-        self.append_piggyback(to, from, made, out)
+    fn piggyback(
+        &mut self,
+        to: PeerId,
+        places: (Recorded, Recorded),
+        made: Recorded,
+        out: &mut Vec<u8>,
+    ) -> PiggybackContent {
+        self.append_piggyback(to, places, made, out)
     }
 
     fn on_piggyback(&mut self, from: PeerId, bytes: &[u8]) -> PiggybackOutcome {

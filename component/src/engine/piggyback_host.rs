@@ -8,7 +8,7 @@ use crate::engine::driver_state::Driver;
 use crate::engine::host::EngineHost;
 use crate::transports::set_memory::Entry;
 use rustbtl_coordination::determinants::Piggybacked;
-use rustbtl_fragments::host::PiggybackOutcome;
+use rustbtl_fragments::host::{PiggybackContent, PiggybackOutcome};
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::send_gate::Recorded;
 
@@ -18,17 +18,22 @@ impl EngineHost {
     pub fn append_piggyback(
         &self,
         to: PeerId,
-        from: Recorded,
+        (from, covered): (Recorded, Recorded),
         made: Recorded,
         out: &mut Vec<u8>,
-    ) -> bool {
+    ) -> PiggybackContent {
         let RecorderState { on, carries, place, base, .. } = &self.record;
-        if !on || !carries || !self.route(to).is_network() {
-            return false;
-        }
+        let order = order(place, *base, &self.transports);
+        let order = order.filter(|_| *on && *carries && self.route(to).is_network());
+        let Some(order) = order else { return PiggybackContent::Unavailable };
         let (own, theirs) = ((self.set, self.incarnation), self.set_of(to));
-        order(place, *base, &self.transports)
-            .is_some_and(|order| order.append(own, theirs, from.0..made.0, out))
+        if order.are_of(theirs, from.max(covered).0..made.0) {
+            return PiggybackContent::OfReceiver;
+        }
+        match order.append(own, theirs, from.0..made.0, out) {
+            true => PiggybackContent::Appended,
+            false => PiggybackContent::Unavailable,
+        }
     }
 
     /// `Host::on_piggyback`.

@@ -171,7 +171,9 @@ impl DeterminantLog {
 
     /// The same, from this place on.
     pub fn records_from(&self, from: u64) -> impl Iterator<Item = &DeterminantRecord> + '_ {
-        self.records.iter().skip(self.records.partition_point(|record| record.at < from))
+        // Mostly the last ones are asked for; a search in all of them misses the cache each time.
+        let count = self.records.iter().rev().take_while(|record| record.at >= from).count();
+        self.records.range(self.records.len() - count..)
     }
 
     /// These agents are the replicas from now on. A new one gets everything; until it has what is

@@ -85,8 +85,15 @@ impl SetOrder {
     pub fn next_received(&mut self) -> Option<(u64, Piggybacked)> {
         let next = self.next();
         // Of those before it others have reported that they hold something.
-        self.received = self.received.split_off(&next);
-        Some((next, self.received.remove(&next)?))
+        while let Some(first) = self.received.first_entry()
+            && *first.key() <= next
+        {
+            let (at, piggybacked) = first.remove_entry();
+            if at == next {
+                return Some((next, piggybacked));
+            }
+        }
+        None
     }
 
     /// A place that holds what was piggybacked to the set: nothing that it replays.
@@ -108,16 +115,30 @@ impl SetOrder {
     }
 
     fn put(&mut self, at: u64, entry: Option<(PeerId, Numbered)>) {
-        if at >= self.log.next() {
+        let next = self.log.next();
+        if at == next {
+            self.count(entry);
+        } else if at > next {
             self.early.entry(at).or_insert(entry);
         }
     }
 
+    /// The next place.
+    fn count(&mut self, entry: Option<(PeerId, Numbered)>) {
+        match entry {
+            Some((rank, numbered)) => self.log.record(rank, numbered),
+            None => self.log.skip(),
+        }
+    }
+
     fn advance(&mut self) {
-        while let Some(entry) = self.early.remove(&self.log.next()) {
-            match entry {
-                Some((rank, numbered)) => self.log.record(rank, numbered),
-                None => self.log.skip(),
+        while let Some(first) = self.early.first_entry()
+            && *first.key() <= self.log.next()
+        {
+            let (at, entry) = first.remove_entry();
+            // A place before it has come by another way meanwhile.
+            if at == self.log.next() {
+                self.count(entry);
             }
         }
     }

@@ -176,6 +176,7 @@ impl<H: Host> Engine<H> {
             digests: None,
             accepts_piggyback: false,
             piggybacked: Recorded(0),
+            covered: Recorded(0),
         }));
         if restarted {
             self.send_received_vector(host, id);

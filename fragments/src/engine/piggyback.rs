@@ -16,11 +16,15 @@
 //!   offered before all of these are taken.
 //! * C3 A receiver that refuses piggybacked determinants accepts nothing that follows them on the
 //!   channel.
+//! * C4 A frame that depends on nothing but what its receiver's set has piggybacked to here goes
+//!   alone. The next one that does not is preceded by all places since the last that were
+//!   piggybacked: no place is left out. (Else two sets that answer each other would send for ever
+//!   that they have what was sent before.)
 
 use super::queue::{offer, queued};
 use super::state::{Body, LinkState, QueuedFrame};
 use super::{Engine, FrameError, Host, PeerId};
-use crate::host::{Payload, PiggybackOutcome, Transmit};
+use crate::host::{Payload, PiggybackContent, PiggybackOutcome, Transmit};
 use crate::send_gate::{Recorded, SendPermit};
 use crate::wire::{FrameType, HEADER_BYTES, Header};
 
@@ -64,24 +68,29 @@ impl<H: Host> Engine<H> {
         bytes.clear();
         let peer = self.peer(to);
         let mut permit = peer.piggybacked_permit(depends_on);
-        if permit.is_none()
-            && peer.accepts_piggyback
-            && peer.link == LinkState::Open
-            && host.piggyback(to, peer.piggybacked, depends_on, &mut bytes)
-        {
+        let mut content = PiggybackContent::Unavailable;
+        if permit.is_none() && peer.accepts_piggyback && peer.link == LinkState::Open {
+            let places = (peer.piggybacked, peer.covered);
+            content = host.piggyback(to, places, depends_on, &mut bytes);
+        }
+        if content == PiggybackContent::OfReceiver {
+            peer.covered = depends_on;
+            permit = Some(SendPermit::piggybacked());
+        }
+        if content == PiggybackContent::Appended {
             let mut header =
                 Header::control(FrameType::Piggyback, mine, peer.info.incarnation, 0, 0);
             header.length = (HEADER_BYTES + bytes.len()) as u32;
             let header = header.encode();
             match offer(host, SendPermit::piggybacked(), to, &header, Payload::Bytes(&bytes), 0) {
                 Transmit::Accepted => {
-                    peer.piggybacked = depends_on;
+                    (peer.piggybacked, peer.covered) = (depends_on, depends_on);
                     self.counters.piggyback_frames += 1;
                     permit = Some(SendPermit::piggybacked());
                 }
                 Transmit::Full(taken) if taken > 0 => {
                     // C2: the rest of this frame precedes everything else.
-                    peer.piggybacked = depends_on;
+                    (peer.piggybacked, peer.covered) = (depends_on, depends_on);
                     peer.taken = taken;
                     peer.taken_of_push = false;
                     let rest = queued(&header, Body::Owned(bytes.clone()));

@@ -274,9 +274,9 @@ impl<H: Host> Engine<H> {
 }
 
 impl PeerState {
-    /// A permit if every determinant that a frame depends on was piggybacked to this peer.
+    /// A permit if this peer has every determinant that a frame depends on.
     pub(super) fn piggybacked_permit(&self, depends_on: Recorded) -> Option<SendPermit> {
-        (depends_on <= self.piggybacked).then(SendPermit::piggybacked)
+        (depends_on <= self.covered).then(SendPermit::piggybacked)
     }
 }
 

@@ -44,7 +44,8 @@ impl<H: Host> Engine<H> {
         peer.ahead = None;
         *peer.resync = ReceivedVector::default();
         peer.acknowledged.forget_arriving();
-        (peer.accepts_piggyback, peer.piggybacked) = (false, Recorded(0));
+        peer.accepts_piggyback = false;
+        (peer.piggybacked, peer.covered) = (Recorded(0), Recorded(0));
         let mut over = Vec::new();
         for (index, generation, send) in self.sends.iter_mut() {
             if send.peer == id && matches!(send.source, PayloadSource::Log(_)) {

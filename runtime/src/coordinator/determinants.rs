@@ -57,9 +57,9 @@ pub enum Out {
     Agent(u64, ToNode),
     /// Write down an event.
     Log(Value),
-    /// Persist this for a coordinator after a failover (a `DeterminantBatch`), before anything that
-    /// follows is done.
-    Persist(SetId, Vec<u8>),
+    /// Persist these for a coordinator after a failover, all of them or none, before anything that
+    /// follows is done: of each set a `DeterminantBatch`.
+    Persist(Vec<(SetId, Vec<u8>)>),
     /// The same, in place of everything that is persisted of this set.
     PersistAll(SetId, Vec<u8>),
     /// Everything that others have received of earlier incarnations of this set is here (5).
@@ -125,9 +125,15 @@ pub struct Determinants {
     /// Sets that cannot be rolled back alone: they do not record.
     not_replayable: BTreeSet<SetId>,
     /// Everything is persisted for a failover.
-    persists: bool,
+    does_persist: bool,
     /// This coordinator has been started by a failover.
     resumed: bool,
+    /// Of several messages that are handled together: sets in whose orders there is something new.
+    unsettled: Option<BTreeSet<SetId>>,
+    /// What the orders of these sets have from these places on is to be persisted.
+    unpersisted: BTreeMap<SetId, u64>,
+    /// `Persist` and `PersistAll`: done before everything else (3).
+    persists: Vec<Out>,
     out: Vec<Out>,
 }
 
@@ -142,8 +148,10 @@ impl Determinants {
     }
 
     /// What is to be done, in this order. Only the last `Stable` of each rank is left: each costs a
-    /// system call here, and wakes a process there.
+    /// system call here, and wakes a process there. For the same reason what is persisted is
+    /// gathered until here.
     pub fn take_out(&mut self) -> Vec<Out> {
+        self.persist_gathered();
         let mut seen = BTreeSet::new();
         let mut is_last = |out: &Out| match out {
             Out::Rank(rank, ToRank::Stable { incarnation, .. }) => {
@@ -155,7 +163,9 @@ impl Determinants {
         out.reverse();
         out.retain(&mut is_last);
         out.reverse();
-        out
+        let mut all = core::mem::take(&mut self.persists);
+        all.append(&mut out);
+        all
     }
 
     /// Every message of an agent is handled here first. True: nobody else needs it.
@@ -299,15 +309,43 @@ impl Determinants {
         self.settle(known.set);
     }
 
+    /// Several messages at once: what they bring is put where it belongs when all are here.
+    pub fn handle_all<'a>(&mut self, agent: u64, messages: impl IntoIterator<Item = &'a FromNode>) {
+        self.unsettled = Some(BTreeSet::new());
+        for message in messages {
+            self.handle(agent, message);
+        }
+        let unsettled = self.unsettled.take();
+        self.settle_all(unsettled.into_iter().flatten().collect());
+    }
+
     fn protocol_error(&mut self, rank: PeerId, what: &str) {
         self.log(json!({"event": "protocol_error", "rank": rank.0, "what": what}));
     }
 
     /// Persists what the order of a set has from place `before` on.
     fn persist_new(&mut self, set: SetId, before: u64) {
-        let of = self.sets.get(&set).filter(|of| self.persists && of.order.next() > before);
-        if let Some(of) = of {
-            self.out.push(Out::Persist(set, of.batch_from(set, before)));
+        if self.does_persist && self.sets.get(&set).is_some_and(|of| of.order.next() > before) {
+            self.unpersisted.entry(set).or_insert(before);
+        }
+    }
+
+    /// Everything that is new is persisted in one piece: what one set has of another one never
+    /// counts without what the other has (4).
+    fn persist_gathered(&mut self) {
+        let gathered = core::mem::take(&mut self.unpersisted);
+        let of_set = |(set, from)| Some((set, self.sets.get(&set)?.batch_from(set, from)));
+        let batches: Vec<(SetId, Vec<u8>)> = gathered.into_iter().filter_map(of_set).collect();
+        if !batches.is_empty() {
+            self.persists.push(Out::Persist(batches));
+        }
+    }
+
+    /// Persists the order of this set in place of everything that was persisted of it.
+    fn persist_all(&mut self, set: SetId) {
+        self.persist_gathered();
+        if let Some(of) = self.sets.get(&set) {
+            self.persists.push(Out::PersistAll(set, of.batch_from(set, 0)));
         }
     }
 
@@ -329,17 +367,18 @@ impl Determinants {
 
     fn start(&mut self, set: SetId, incarnation: Incarnation, past: Vec<(PeerId, Numbered)>) {
         let log = DeterminantLog::new(set, incarnation, past, self.replicas, BATCH_RECORDS_MAX);
-        let of = SetState::new(incarnation, log);
-        if self.persists {
-            self.out.push(Out::PersistAll(set, of.batch_from(set, 0)));
+        // Of what the order was before.
+        self.persist_gathered();
+        self.sets.insert(set, SetState::new(incarnation, log));
+        if self.does_persist {
+            self.persist_all(set);
         }
-        self.sets.insert(set, of);
         self.choose_replicas(set);
     }
 
     /// From now on everything is persisted for a failover.
     pub fn enable_persistence(&mut self) {
-        self.persists = true;
+        self.does_persist = true;
     }
 
     /// Continues after a failover with everything that the coordinator before this one has
@@ -356,10 +395,9 @@ impl Determinants {
         let records = batches.into_iter().flat_map(|batch| batch.records);
         let (replicas, most) = (self.replicas, BATCH_RECORDS_MAX);
         let log = DeterminantLog::resumed(set, incarnation, records, recorded, replicas, most);
-        let of = SetState::new(incarnation, log);
+        self.sets.insert(set, SetState::new(incarnation, log));
         // In one piece, without an end that was cut off.
-        self.out.push(Out::PersistAll(set, of.batch_from(set, 0)));
-        self.sets.insert(set, of);
+        self.persist_all(set);
     }
 
     fn choose_all_replicas(&mut self) {

@@ -40,6 +40,8 @@ pub struct DeterminantReport {
     pub piggybacked: u64,
     /// Of them: refused, since the incarnation that they were of was over.
     pub refused_piggybacks: u64,
+    /// Frames that went without one: their receiver had what they depended on.
+    pub alone: u64,
     /// See [`crate::piggyback::PiggybackWorld::met`].
     pub met: [u64; 3],
 }

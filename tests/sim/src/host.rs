@@ -101,6 +101,8 @@ pub struct SimHost {
     /// Channels that were given up, since a frame of an incarnation that is over piggybacked
     /// something.
     pub refused: u64,
+    /// Frames that depended on nothing but what their receiver had piggybacked to here.
+    pub alone: u64,
     net: Rc<RefCell<Network>>,
     options: Options,
     prng: Prng,
@@ -142,6 +144,7 @@ impl SimHost {
             placed_directly: 0,
             acknowledged: BTreeSet::new(),
             refused: 0,
+            alone: 0,
             net,
             options,
             prng,
@@ -426,13 +429,27 @@ impl Host for SimHost {
         marks
     }
 
-    fn piggyback(&mut self, to: PeerId, from: Recorded, made: Recorded, out: &mut Vec<u8>) -> bool {
+    fn piggyback(
+        &mut self,
+        to: PeerId,
+        (from, covered): (Recorded, Recorded),
+        made: Recorded,
+        out: &mut Vec<u8>,
+    ) -> PiggybackContent {
         let to = self.options.sets[to.0 as usize];
         // Nobody has to.
         let may = self.prng.chance(80);
-        self.share
-            .as_ref()
-            .is_some_and(|share| may && share.append_entries(to, from.0, made.0, out))
+        let Some(share) = self.share.as_ref().filter(|_| may) else {
+            return PiggybackContent::Unavailable;
+        };
+        if share.is_of(to, from.max(covered).0, made.0) {
+            self.alone += 1;
+            return PiggybackContent::OfReceiver;
+        }
+        match share.append_entries(to, from.0, made.0, out) {
+            true => PiggybackContent::Appended,
+            false => PiggybackContent::Unavailable,
+        }
     }
 
     fn on_piggyback(&mut self, from: PeerId, bytes: &[u8]) -> PiggybackOutcome {

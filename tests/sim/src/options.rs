@@ -96,6 +96,10 @@ pub enum Planted {
     PiggybackNotStored,
     /// The coordinator does not give a set what others send of it.
     PiggybackUnmerged,
+    /// A frame goes alone although it depends on what its receiver does not have.
+    PiggybackForgotten,
+    /// Places that hold what the receiver has piggybacked are left out.
+    PlacesLeftOut,
     /// A set is restarted before the others have reported what they have of it.
     FenceSkipped,
     /// A process that has reported so accepts more of it.

@@ -77,10 +77,28 @@ impl PiggybackShare {
         self.outbox.push_back(Item::Own(numbered.number, at, numbered.determinant));
     }
 
+    /// Is there nothing that is not stable in these places but what `to` has piggybacked to here?
+    pub fn is_of(&self, to: u32, from: u64, made: u64) -> bool {
+        let shared = self.shared.borrow();
+        let first = from.max(shared.stable);
+        let own = self.planted == Some(Planted::PiggybackForgotten);
+        first < made
+            && (first..made).all(|at| match shared.slots.get(&at) {
+                Some(Slot::Of(set)) => *set == to,
+                Some(Slot::Own(_)) => own,
+                None => false,
+            })
+    }
+
     /// See `Host::piggyback`; `to`: the receiver's set.
     pub fn append_entries(&self, to: u32, from: u64, made: u64, out: &mut Vec<u8>) -> bool {
         let shared = self.shared.borrow();
-        let first = from.max(shared.stable);
+        let mut first = from.max(shared.stable);
+        if self.planted == Some(Planted::PlacesLeftOut) {
+            let is_of =
+                |at: &u64| matches!(shared.slots.get(at), Some(Slot::Of(set)) if *set == to);
+            first += (first..made).take_while(is_of).count() as u64;
+        }
         piggyback::begin(out, SetId(shared.set), shared.incarnation, first);
         for at in first..made {
             match shared.slots.get(&at) {

@@ -48,9 +48,9 @@ pub fn run_many(tier: Tier, usual: u64) {
     assert!(failed.is_empty(), "{tier:?}: seeds {failed:?} failed");
 }
 
-/// A seed at which a planted bug is caught, and nothing without it: `last` if it is still one (where
-/// it was caught last: most of a search's time is spent on seeds at which nothing happens), else the
-/// first of `seeds`.
+/// A seed at which a planted bug is caught, and nothing without it: `last`, where it was caught
+/// last, if it still is, else the first of `seeds`. Searches spend their time on seeds at which
+/// nothing happens.
 pub fn caught(planted: Planted, tier: Tier, last: u64, seeds: u64) -> Option<u64> {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));

@@ -127,6 +127,7 @@ impl World {
         determinants.differed = self.shared.book.differed;
         determinants.waited = self.processes.iter().map(|p| p.host.waited.get()).sum();
         determinants.refused_piggybacks = self.processes.iter().map(|p| p.host.refused).sum();
+        determinants.alone = self.processes.iter().map(|p| p.host.alone).sum();
         determinants.met = self.piggyback.met;
         let piggybacked = |process: &Process| process.engine.counters().piggyback_frames;
         determinants.piggybacked = self.processes.iter().map(piggybacked).sum();

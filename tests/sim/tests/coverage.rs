@@ -110,7 +110,7 @@ fn seeds_of_replay_meet_what_they_are_for() {
 
 #[test]
 fn seeds_of_piggyback_meet_what_they_are_for() {
-    let mut all = [0; 9];
+    let mut all = [0; 10];
     for seed in 1_000_000..1_000_600 {
         let report = run(&Options::of(Tier::Piggyback, seed));
         let d = report.determinants;
@@ -121,6 +121,7 @@ fn seeds_of_piggyback_meet_what_they_are_for() {
             d.differed,
             d.piggybacked,
             d.refused_piggybacks,
+            d.alone,
             late_frames,
             failed_while_asked,
             waited,
@@ -132,8 +133,9 @@ fn seeds_of_piggyback_meet_what_they_are_for() {
     }
     eprintln!(
         "replays, sends that nobody had seen and that differed, frames of piggybacked \
-         determinants, of them refused, of failed sets, sets that failed while they were asked, \
-         snapshots that had to wait, checkpoints of sets and of all: {all:?}"
+         determinants, of them refused, frames that needed none, of failed sets, sets that \
+         failed while they were asked, snapshots that had to wait, checkpoints of sets and of all: \
+         {all:?}"
     );
     assert!(all.iter().all(|&count| count > 20), "{all:?}");
 }

@@ -22,6 +22,8 @@ fn planted_bugs_of_replay_are_caught() {
         (Planted::PiggybackRelayed, Tier::Piggyback, 4559, 10000),
         (Planted::PiggybackNotStored, Tier::Piggyback, 619, 10000),
         (Planted::PiggybackUnmerged, Tier::Piggyback, 619, 10000),
+        (Planted::PiggybackForgotten, Tier::Piggyback, 222, 10000),
+        (Planted::PlacesLeftOut, Tier::Piggyback, 546, 10000),
         (Planted::FenceSkipped, Tier::Piggyback, 32, 10000),
         (Planted::FenceForgotten, Tier::Piggyback, 1318, 10000),
         (Planted::SnapshotUnstable, Tier::Piggyback, 2286, 10000),

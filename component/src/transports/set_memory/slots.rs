@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 use rustbtl_fragments::ids::SetId;
 
 /// So many places may be recorded and not stable; those behind them have no slot.
-pub const SLOTS: usize = 256;
+pub const SLOTS: usize = 1024;
 const WORDS: usize = 14;
 const BYTES_MAX: usize = WORDS * size_of::<u64>();
 
@@ -108,6 +108,21 @@ impl Slots {
         true
     }
 
+    /// The set that has piggybacked to here what is at this place. `None`: it holds something else,
+    /// or is not to be had.
+    pub fn carried(&self, place: u64) -> Option<SetId> {
+        let slot = self.slot(place);
+        // [slot] written.
+        if slot.at.load(Ordering::Acquire) != place + 1 {
+            return None;
+        }
+        let head = slot.head.load(Ordering::Relaxed);
+        // [slot] S2
+        fence(Ordering::Acquire);
+        let whole = slot.at.load(Ordering::Relaxed) == place + 1;
+        (whole && head & KIND == CARRIED).then_some(SetId((head >> REST) as u32))
+    }
+
     /// What is at this place. `None`: it is not to be had, or not yet, or is stable since long;
     /// `out` is as it was.
     pub fn read(&self, place: u64, out: &mut Vec<u8>) -> Option<SlotRead> {
@@ -166,6 +181,10 @@ mod tests {
         }
         assert!(slots.write(9, 0, Entry::Carried(SetId(u32::MAX))));
         assert_eq!(read(&slots, 9), Some((SlotRead::Carried(SetId(u32::MAX)), vec![])));
+        assert_eq!(
+            [0, 8, 9, 10].map(|at| slots.carried(at)),
+            [None, None, Some(SetId(u32::MAX)), None]
+        );
         assert_eq!(read(&slots, 9 + SLOTS as u64), None);
         assert_eq!(read(&slots, 10), None);
     }

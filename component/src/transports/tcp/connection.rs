@@ -140,14 +140,16 @@ impl Connection {
         Next::Frame(unread.as_ptr(), len)
     }
 
-    /// The frame at the start is done with.
+    /// The frame at the start is done with. True: it had determinants that go with another one.
     #[inline]
-    pub(super) fn consume(&mut self, len: usize) {
+    pub(super) fn consume(&mut self, len: usize) -> bool {
         debug_assert!(self.start + len <= self.filled);
+        let determinants = Header::is_piggyback(&self.inbox[self.start..]);
         self.start += len;
         self.refused = false;
         self.short_reads &=
             len <= crate::transports::tcp::connection::direct_placement::SHORT_READ_BYTES;
+        determinants
     }
 
     /// Read more. Only when `next` has said [`Next::Nothing`]: bytes may move.
@@ -242,26 +244,21 @@ impl Connection {
         if small {
             self.burst += 1;
         }
-        if self.held() > 0 {
-            if has_room {
-                self.append(header, payload);
-                let at_once = core::mem::take(&mut self.ahead) && self.burst <= GATHER_AFTER;
-                if at_once || self.held() >= GATHERED_PUSH {
-                    self.push(epoch);
-                }
-                return Sent::Accepted;
+        if has_room && self.held() > 0 {
+            self.append(header, payload);
+            let at_once = core::mem::take(&mut self.ahead) && self.burst <= GATHER_AFTER;
+            if at_once || self.held() >= GATHERED_PUSH {
+                self.push(epoch);
             }
-            if !self.push(epoch) {
-                return Sent::Full(taken);
-            }
+            return Sent::Accepted;
         }
+        let at_once = !small || self.burst <= GATHER_AFTER;
         match payload {
-            Payload::Bytes(bytes) if !small || self.burst <= GATHER_AFTER => {
-                self.write(header, bytes, taken, epoch)
-            }
+            Payload::Bytes(bytes) if at_once => self.write(header, bytes, taken, epoch),
+            _ if !self.push(epoch) => Sent::Full(taken),
             payload => {
                 self.append(header, payload);
-                if !small || self.burst <= GATHER_AFTER {
+                if at_once {
                     self.push(epoch);
                 }
                 Sent::Accepted
@@ -281,7 +278,8 @@ impl Connection {
         }
     }
 
-    /// Write straight from where the bytes lie.
+    /// Write straight from where the bytes lie, in one piece with what is held: determinants that
+    /// go with a long frame leave with it.
     fn write(&mut self, header: &[u8], bytes: &[u8], taken: usize, epoch: u64) -> Sent {
         if self.mute || self.full_in == epoch {
             return Sent::Full(taken);
@@ -289,8 +287,17 @@ impl Connection {
         let total = header.len() + bytes.len();
         let head = &header[taken.min(header.len())..];
         let body = &bytes[taken.saturating_sub(header.len())..];
-        let put = match self.wire.send(&[IoSlice::new(head), IoSlice::new(body)]) {
-            Io::Done(n) => n,
+        let held = self.outbox.len() - self.pushed;
+        let parts = [&self.outbox[self.pushed..], head, body].map(IoSlice::new);
+        let put = match self.wire.send(&parts[usize::from(held == 0)..]) {
+            Io::Done(n) if n < held => {
+                self.pushed += n;
+                0
+            }
+            Io::Done(n) => {
+                self.all_pushed();
+                n - held
+            }
             Io::WouldBlock | Io::End => 0,
             Io::Broken(_) => {
                 // What came before, perhaps a goodbye, is still to be read.
@@ -328,10 +335,14 @@ impl Connection {
                 Io::Broken(_) => self.mute = true,
             }
         }
+        self.all_pushed();
+        true
+    }
+
+    fn all_pushed(&mut self) {
         self.outbox.clear();
         self.pushed = 0;
         self.ahead = false;
-        true
     }
 
     /// Can nothing be written any more?

@@ -104,8 +104,10 @@ pub struct Tcp {
     landed: Vec<u32>,
     /// Bytes have come since somebody asked.
     received: bool,
-    /// The last frame took some packets.
+    /// The last frame, and the determinants that came with it, took some packets.
     long: bool,
+    /// Bytes of determinants whose frame has not come yet.
+    determinant_bytes: usize,
     /// The connection whose frame `peek` has handed out.
     current: Option<u32>,
     burst: u32,
@@ -171,6 +173,7 @@ impl Tcp {
             landed: Vec::new(),
             received: false,
             long: false,
+            determinant_bytes: 0,
             current: None,
             burst: 0,
             epoch: 1,
@@ -503,9 +506,15 @@ impl Transport for Tcp {
         let Some(at) = self.current.take() else { return };
         if let Some(connection) = self.connections[at as usize].as_mut() {
             debug_assert_eq!(connection.peer, incoming.from, "consume without peek");
-            connection.consume(incoming.len);
+            let bytes = incoming.len + self.determinant_bytes;
+            // They leave in one write with the frame behind them: together they are long or not.
+            if connection.consume(incoming.len) {
+                self.determinant_bytes = bytes;
+            } else {
+                self.determinant_bytes = 0;
+                self.long = SOME_PACKETS.contains(&bytes);
+            }
         }
-        self.long = SOME_PACKETS.contains(&incoming.len);
         self.burst += 1;
         if self.burst >= BURST {
             self.next_turn();

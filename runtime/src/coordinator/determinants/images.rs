@@ -51,12 +51,13 @@ impl Determinants {
         self.clocks.retain(|_, of_checkpoint| !of_checkpoint.is_empty());
         let Some(of) = self.sets.get_mut(&set).filter(|_| !clocks.is_empty()) else { return };
         of.order.log_mut().trim(&clocks);
-        if self.persists {
-            self.out.push(Out::PersistAll(set, of.batch_from(set, 0)));
+        let replicas: Vec<_> = of.order.log().replicas().collect();
+        if self.does_persist {
+            self.persist_all(set);
         }
         let list = clocks.into_iter().map(|(rank, clock)| RankClock { rank, clock });
         let clocks: Vec<RankClock> = list.collect();
-        for replica in of.order.log().replicas().collect::<Vec<_>>() {
+        for replica in replicas {
             let less = ToNode::TrimDeterminants { set, clocks: clocks.clone() };
             self.out.push(Out::Agent(replica.start, less));
         }

@@ -54,7 +54,18 @@ impl Determinants {
     /// orders that it belongs to, and the places count (1). The next places of those sets may have
     /// waited for that.
     pub(super) fn settle(&mut self, set: SetId) {
-        let (mut todo, mut changed) = (vec![set], BTreeSet::new());
+        match &mut self.unsettled {
+            Some(unsettled) => drop(unsettled.insert(set)),
+            None => self.settle_all(vec![set]),
+        }
+    }
+
+    /// The same for several.
+    pub(super) fn settle_all(&mut self, mut todo: Vec<SetId>) {
+        if todo.is_empty() {
+            return;
+        }
+        let mut changed = BTreeSet::new();
         while let Some(set) = todo.pop() {
             changed.insert(set);
             while let Some((at, piggybacked)) =

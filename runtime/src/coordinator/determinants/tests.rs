@@ -292,7 +292,9 @@ fn damage_is_logged_and_changes_nothing() {
 fn persisted(out: &[Out], batches: &mut Vec<DeterminantBatch>) {
     for out in out {
         match out {
-            Out::Persist(_, batch) => batches.push(DeterminantBatch::decode(batch).unwrap()),
+            Out::Persist(of_sets) => {
+                batches.extend(of_sets.iter().map(|(_, b)| DeterminantBatch::decode(b).unwrap()));
+            }
             Out::PersistAll(_, batch) => *batches = vec![DeterminantBatch::decode(batch).unwrap()],
             _ => {}
         }

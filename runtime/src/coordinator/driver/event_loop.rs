@@ -245,9 +245,7 @@ impl Coordinator {
     fn read_rank_links(&mut self, ready: impl Iterator<Item = u64>) -> bool {
         let mut received = false;
         for id in ready {
-            for message in self.direct.read(id) {
-                self.determinants.handle(id, &message);
-            }
+            self.determinants.handle_all(id, &self.direct.read(id));
             received = true;
         }
         if received {
@@ -492,8 +490,8 @@ impl Coordinator {
                     }
                 }
                 Out::Log(event) => self.events.write(event),
-                Out::Persist(set, batch) => {
-                    self.write_failover_store(|store| store.append_determinants(set, &batch))
+                Out::Persist(batches) => {
+                    self.write_failover_store(|store| store.append_determinants(&batches))
                 }
                 Out::PersistAll(set, batch) => {
                     self.write_failover_store(|store| store.replace_determinants(set, &batch))

@@ -120,7 +120,11 @@ impl World {
                         self.effects.push(Effect::Send(rank, ToNode::Rank { rank, message }));
                     }
                     Out::Log(event) => self.effects.push(Effect::Log(event)),
-                    Out::Persist(set, batch) => self.persisted.entry(set).or_default().push(batch),
+                    Out::Persist(batches) => {
+                        for (set, batch) in batches {
+                            self.persisted.entry(set).or_default().push(batch);
+                        }
+                    }
                     Out::PersistAll(set, batch) => drop(self.persisted.insert(set, vec![batch])),
                     Out::Fenced(set, incarnation) => self.job.fenced(self.now, set, incarnation),
                     Out::Deliver(agent, message) => {

@@ -35,11 +35,19 @@ pub(super) fn piggybacked_at(rank: u32, at: u64, piggybacked: &Piggybacked) -> F
 
 /// What was persisted, and what was reported stable to whom, in this order.
 fn steps(out: &[Out]) -> Vec<String> {
-    let step = |out: &Out| match out {
-        Out::Persist(set, batch) | Out::PersistAll(set, batch) => {
+    let persisted = |batches: &[(SetId, &Vec<u8>)]| {
+        let upto = |(set, batch): &(SetId, &Vec<u8>)| {
             let DeterminantBatch { upto, .. } = DeterminantBatch::decode(batch).unwrap();
             (upto > 0).then(|| format!("{set} persisted to {upto}"))
+        };
+        let all: Vec<String> = batches.iter().filter_map(upto).collect();
+        (!all.is_empty()).then(|| all.join(" and "))
+    };
+    let step = |out: &Out| match out {
+        Out::Persist(batches) => {
+            persisted(&batches.iter().map(|(set, batch)| (*set, batch)).collect::<Vec<_>>())
         }
+        Out::PersistAll(set, batch) => persisted(&[(*set, batch)]),
         Out::Rank(rank, ToRank::Stable { upto, .. }) => Some(format!("{rank} stable {upto}")),
         _ => None,
     };
@@ -64,7 +72,7 @@ fn what_was_piggybacked_is_in_the_order_of_its_set_and_persisted_before_its_plac
     let mut all = persisting();
     all.take_out();
     all.handle(10, &piggybacked_at(2, 0, &places(A, 0, &[Some((0, 0)), Some((0, 1))])));
-    assert_eq!(steps(&all.take_out()), ["0 persisted to 2", "2 persisted to 1", "2 stable 1"]);
+    assert_eq!(steps(&all.take_out()), ["0 persisted to 2 and 2 persisted to 1", "2 stable 1"]);
     // Its own rank sends it, too: it is reported stable, and nothing is here twice.
     all.handle(10, &recorded(0, FIRST, 0, &[0, 1]));
     assert_eq!(steps(&all.take_out()), ["0 stable 2"]);
@@ -82,7 +90,7 @@ fn who_waits_for_what_others_have_received_is_notified() {
     all.handle(10, &recorded(1, FIRST, 0, &[1]));
     assert_eq!(steps(&all.take_out()), [""; 0], "place 0 of A is missing");
     all.handle(10, &piggybacked_at(3, 0, &places(A, 0, &[Some((0, 0))])));
-    let wanted = ["0 persisted to 2", "2 persisted to 1", "1 stable 2", "3 stable 1"];
+    let wanted = ["0 persisted to 2 and 2 persisted to 1", "1 stable 2", "3 stable 1"];
     assert_eq!(steps(&all.take_out()), wanted);
 }
 
@@ -94,16 +102,7 @@ fn what_was_piggybacked_counts_when_all_places_before_its_own_are_here() {
     all.handle(10, &piggybacked_at(3, 2, &places(A, 2, &[Some((1, 0))])));
     assert_eq!(steps(&all.take_out()), [""; 0]);
     all.handle(10, &piggybacked_at(2, 0, &places(A, 0, &[Some((0, 0))])));
-    let wanted = [
-        "0 persisted to 1",
-        "2 persisted to 1",
-        "0 persisted to 2",
-        "2 persisted to 2",
-        "0 persisted to 3",
-        "2 persisted to 3",
-        "2 stable 3",
-        "3 stable 3",
-    ];
+    let wanted = ["0 persisted to 3 and 2 persisted to 3", "2 stable 3", "3 stable 3"];
     assert_eq!(steps(&all.take_out()), wanted);
     assert_eq!(replays(&mut all, A), (3, vec![2, 1]));
 }
@@ -131,10 +130,36 @@ fn a_place_of_which_another_set_only_knows_that_it_holds_something_waits_for_tha
     all.take_out();
     all.handle(10, &recorded(0, FIRST, 0, &[0, 1]));
     assert_eq!((all.next(A, FIRST), all.next(B, FIRST)), (Some(3), Some(2)));
-    let wanted =
-        ["0 persisted to 2", "2 persisted to 2", "0 persisted to 3", "0 stable 3", "1 stable 3"];
-    assert_eq!(steps(&all.take_out()), wanted);
+    // B's order begins in the middle; then place 2 and what it holds in one piece (4).
+    let place = "0 persisted to 3 and 2 persisted to 2";
+    assert_eq!(steps(&all.take_out()), ["0 persisted to 2", place, "0 stable 3", "1 stable 3"]);
     assert_eq!(replays(&mut all, B), (1, vec![1, 0]));
+}
+
+/// In whatever order they come: the same is here as if they had been handled one by one.
+#[test]
+fn messages_that_are_handled_together_are_settled_and_persisted_once() {
+    let messages = [
+        piggybacked_at(1, 2, &places(B, 0, &[Some((2, 0)), None])),
+        recorded(2, FIRST, 0, &[0]),
+        piggybacked_at(2, 1, &places(A, 0, &[Some((0, 0)), Some((0, 1))])),
+        recorded(0, FIRST, 0, &[0, 1]),
+    ];
+    let whole = ["0 persisted to 3 and 2 persisted to 2", "0 stable 3", "1 stable 3", "2 stable 2"];
+    for first in 0..messages.len() {
+        let mut all = persisting();
+        let order = messages[first..].iter().chain(&messages[..first]);
+        all.handle_all(10, order);
+        assert_eq!((all.next(A, FIRST), all.next(B, FIRST)), (Some(3), Some(2)));
+        let mut steps = steps(&all.take_out());
+        // An order that begins in the middle has what is before it persisted.
+        let pieces = steps.iter().filter(|step| step.contains("persisted")).count();
+        assert!(pieces <= 2, "{steps:?}");
+        steps.drain(..pieces - 1);
+        steps[1..].sort_unstable();
+        assert_eq!(steps, whole, "from {first}");
+        assert_eq!(replays(&mut all, A), (2, vec![2, 0]));
+    }
 }
 
 #[test]
@@ -174,8 +199,13 @@ fn places_that_hold_what_was_piggybacked_stay_places_for_another_coordinator() {
     all.handle(10, &recorded(2, FIRST, 1, &[2]));
     all.handle(10, &piggybacked_at(3, 3, &places(A, 1, &[Some((0, 1))])));
     let out: Vec<Out> = all.take_out();
-    let of_b = |out: &Out| matches!(out, Out::Persist(B, _) | Out::PersistAll(B, _));
-    persisted(&out.into_iter().filter(of_b).collect::<Vec<_>>(), &mut batches);
+    let of_b = |out: Out| match out {
+        Out::Persist(all) => {
+            Some(Out::Persist(all.into_iter().filter(|(set, _)| *set == B).collect()))
+        }
+        out => matches!(out, Out::PersistAll(B, _)).then_some(out),
+    };
+    persisted(&out.into_iter().filter_map(of_b).collect::<Vec<_>>(), &mut batches);
     let at: Vec<u64> = batches.iter().flat_map(|n| &n.records).map(|record| record.at).collect();
     assert_eq!((batches.last().unwrap().upto, at), (4, vec![0, 2]));
 
