@@ -416,12 +416,14 @@ impl Agent {
     /// Handles orders about images; true: it was one.
     fn store(&mut self, message: &ToNode, coordinator: &mut Link) -> bool {
         match message {
-            ToNode::ReplicateImage { rank, checkpoint, node, addresses } => {
+            ToNode::ReplicateImage { rank, checkpoint, node, addresses, pace_ms } => {
+                let pace = Duration::from_millis(*pace_ms);
                 let (rank, checkpoint, node) = (*rank, *checkpoint, node.clone());
                 match &mut self.storage {
                     Some(storage) => {
                         let addresses = addresses.clone();
-                        storage.sender.start(Replication { rank, checkpoint, node, addresses });
+                        let replication = Replication { rank, checkpoint, node, addresses, pace };
+                        storage.sender.start(replication);
                     }
                     None => {
                         let reason = "this node keeps no images".into();
