@@ -298,21 +298,21 @@ fn what_storing_has_paused_is_not_in_the_cost_that_the_interval_follows() {
         let mut checkpoints = CheckpointScheduler::new(config, &SETS, 1, 0);
         let mut inputs = vec![(0, Input::RequestGlobalCheckpoint { exit: false })];
         inputs.extend((0..3).map(|rank| (0, stopped(rank, 1))));
-        inputs.extend((0..3).map(|rank| (100, frozen(rank, 1))));
+        inputs.extend((0..3).map(|rank| (50, frozen(rank, 1))));
         inputs.extend(pauses.iter().map(|&ms| (5000, Input::StoringPaused { checkpoint: 1, ms })));
-        inputs.extend((0..3).map(|rank| (10_100, stored(rank, 1))));
-        inputs.push((10_100, Input::Committed { checkpoint: 1 }));
+        inputs.extend((0..3).map(|rank| (10_050, stored(rank, 1))));
+        inputs.push((10_050, Input::Committed { checkpoint: 1 }));
         // Too late, and of none.
-        inputs.push((10_100, Input::StoringPaused { checkpoint: 1, ms: 10_000 }));
-        inputs.push((10_100, Input::StoringPaused { checkpoint: 9, ms: 1 }));
+        inputs.push((10_050, Input::StoringPaused { checkpoint: 1, ms: 10_000 }));
+        inputs.push((10_050, Input::StoringPaused { checkpoint: 9, ms: 1 }));
         for (now, input) in inputs {
             checkpoints.handle(now, input).unwrap();
         }
         text(&mut checkpoints);
         checkpoints.next_global_ms().unwrap()
     };
-    // 100 ms of pause, and half of 10 s: 1 % of 510 s.
-    assert_eq!(next_ms(&[]), 510_000);
-    assert_eq!(next_ms(&[4_000, 8_000, 6_000]), 110_000, "the longest counts");
+    // 50 ms of pause, and half of 10 s: 1 % of 505 s.
+    assert_eq!(next_ms(&[]), 505_000);
+    assert_eq!(next_ms(&[4_000, 8_000, 6_000]), 105_000, "the longest counts");
     assert_eq!(next_ms(&[90_000]), 30_000, "never less than nothing");
 }
