@@ -289,30 +289,3 @@ fn logging_is_suspended_until_the_next_checkpoint_of_the_set() {
     assert_eq!(alone(&checkpoints, 0), [1], "all have gone back: the logs of 1 are whole");
     refused(&mut checkpoints, SuspensionRefusal::NotRunning);
 }
-
-#[test]
-fn what_storing_has_paused_is_not_in_the_cost_that_the_interval_follows() {
-    let next_ms = |pauses: &[u64]| {
-        let global_interval = Interval::Governed { share: 10 };
-        let config = Config { global_interval, store_timeout_ms: 60_000, ..config() };
-        let mut checkpoints = CheckpointScheduler::new(config, &SETS, 1, 0);
-        let mut inputs = vec![(0, Input::RequestGlobalCheckpoint { exit: false })];
-        inputs.extend((0..3).map(|rank| (0, stopped(rank, 1))));
-        inputs.extend((0..3).map(|rank| (50, frozen(rank, 1))));
-        inputs.extend(pauses.iter().map(|&ms| (5000, Input::StoringPaused { checkpoint: 1, ms })));
-        inputs.extend((0..3).map(|rank| (10_050, stored(rank, 1))));
-        inputs.push((10_050, Input::Committed { checkpoint: 1 }));
-        // Too late, and of none.
-        inputs.push((10_050, Input::StoringPaused { checkpoint: 1, ms: 10_000 }));
-        inputs.push((10_050, Input::StoringPaused { checkpoint: 9, ms: 1 }));
-        for (now, input) in inputs {
-            checkpoints.handle(now, input).unwrap();
-        }
-        text(&mut checkpoints);
-        checkpoints.next_global_ms().unwrap()
-    };
-    // 50 ms of pause, and half of 10 s: 1 % of 505 s.
-    assert_eq!(next_ms(&[]), 505_000);
-    assert_eq!(next_ms(&[4_000, 8_000, 6_000]), 105_000, "the longest counts");
-    assert_eq!(next_ms(&[90_000]), 30_000, "never less than nothing");
-}

@@ -18,7 +18,7 @@ struct Plain;
 fn written(text: &[u8]) -> Written {
     let bytes = text.len() as u64;
     let checksum = text.iter().fold(7u64, |sum, &byte| sum.wrapping_mul(31) + u64::from(byte));
-    Written { bytes, raw_bytes: bytes, checksum, paused_ns: 0 }
+    Written { bytes, raw_bytes: bytes, checksum }
 }
 
 impl ImageStore for Plain {

@@ -416,14 +416,12 @@ impl Agent {
     /// Handles orders about images; true: it was one.
     fn store(&mut self, message: &ToNode, coordinator: &mut Link) -> bool {
         match message {
-            ToNode::ReplicateImage { rank, checkpoint, node, addresses, pace_ms } => {
-                let pace = Duration::from_millis(*pace_ms);
+            ToNode::ReplicateImage { rank, checkpoint, node, addresses } => {
                 let (rank, checkpoint, node) = (*rank, *checkpoint, node.clone());
                 match &mut self.storage {
                     Some(storage) => {
                         let addresses = addresses.clone();
-                        let replication = Replication { rank, checkpoint, node, addresses, pace };
-                        storage.sender.start(replication);
+                        storage.sender.start(Replication { rank, checkpoint, node, addresses });
                     }
                     None => {
                         let reason = "this node keeps no images".into();

@@ -15,7 +15,6 @@ pub use history::{History, is_base_of};
 pub use write::{write_image, write_next_image};
 
 pub use rustbtl_checkpoint::image::Compression;
-use std::time::Duration;
 
 /// How to write an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,13 +25,11 @@ pub struct WriteOptions {
     pub threads: usize,
     /// fsync file and folder.
     pub sync: bool,
-    /// Time in which there may be pauses for the program's sake (see `pace`); zero: none.
-    pub pace: Duration,
 }
 
 impl Default for WriteOptions {
     fn default() -> Self {
-        Self { compression: Compression::None, threads: 1, sync: true, pace: Duration::ZERO }
+        Self { compression: Compression::None, threads: 1, sync: true }
     }
 }
 
@@ -55,6 +52,4 @@ pub struct ImageStats {
     pub write_us: u64,
     /// Time of fsync and rename.
     pub sync_us: u64,
-    /// Pauses, and waiting for a processor that the program had; of the thread with most of it.
-    pub paused_us: u64,
 }

@@ -14,7 +14,6 @@ mod error;
 pub mod file_undo;
 pub mod freeze;
 mod mmap_vec;
-pub mod pace;
 mod pages;
 pub mod private_files;
 mod proc_files;

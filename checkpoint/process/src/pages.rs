@@ -78,12 +78,6 @@ impl Memory {
         Ok(())
     }
 
-    /// Has the process given up its memory?
-    pub fn has_ended(&self) -> bool {
-        let gone = |error: &io::Error| error.raw_os_error() == Some(libc::ESRCH);
-        transfer_in(self.pid, &mut [0], PAGE).is_err_and(|error| gone(&error))
-    }
-
     fn read_page(&self, at: u64, into: &mut [u8]) -> io::Result<usize> {
         let count = into.len().min(PAGE as usize);
         let buffer = &mut into[..count];

@@ -76,14 +76,6 @@ pub enum Input {
         /// The checkpoint.
         checkpoint: u64,
     },
-    /// Storing a checkpoint has paused for the program's sake, for so long with one of its ranks:
-    /// that has cost nothing.
-    StoringPaused {
-        /// The checkpoint.
-        checkpoint: u64,
-        /// In milliseconds; the longest of all counts.
-        ms: u64,
-    },
     /// It cannot be stored.
     NotStored {
         /// The rank.

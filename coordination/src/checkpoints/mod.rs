@@ -169,11 +169,6 @@ impl CheckpointScheduler {
             Input::RequestSuspension { set } => self.suspend(set)?,
             Input::Answered { rank, answer } => self.on_answer(rank, answer)?,
             Input::Stored { rank, checkpoint } => self.on_stored(rank, checkpoint)?,
-            Input::StoringPaused { checkpoint, ms } => {
-                if let Some(checkpoint) = self.checkpoints.get_mut(&checkpoint) {
-                    checkpoint.storing_paused_ms = checkpoint.storing_paused_ms.max(ms);
-                }
-            }
             Input::NotStored { rank, checkpoint } => {
                 self.rank(rank)?;
                 self.abort(checkpoint, AbortReason::NotStored(rank));
@@ -352,13 +347,12 @@ impl CheckpointScheduler {
     fn on_committed(&mut self, number: u64) {
         let Some(checkpoint) = self.checkpoints.remove(&number) else { return };
         debug_assert_eq!(checkpoint.phase, Phase::Committing, "L3: committed on order only");
-        let ActiveCheckpoint { scope, sets, pause_ms, exit, begun, storing_paused_ms, .. } =
-            checkpoint;
+        let ActiveCheckpoint { scope, sets, pause_ms, exit, begun, .. } = checkpoint;
         self.outputs.push_back(Output::Complete { checkpoint: number, pause_ms });
         let kept = self.config.checkpoints_kept.max(1);
         let mut dropped = BTreeSet::new();
         if scope == CheckpointScope::Global {
-            self.global_cost_ms = Some(self.cost_ms(begun, pause_ms, storing_paused_ms));
+            self.global_cost_ms = Some(self.cost_ms(begun, pause_ms));
             if matches!(self.config.global_interval, Interval::Governed { .. }) {
                 // By what it has cost, not by what the one before had.
                 let next = self.next_global_ms();
@@ -532,12 +526,12 @@ impl CheckpointScheduler {
     }
 
     /// Daly's formula wants the pause; where a share of the time is spent, what is stored beside
-    /// the program counts, too: it takes processors and memory from it, but not while it pauses.
-    fn cost_ms(&self, begun: u64, pause_ms: u64, storing_paused_ms: u64) -> u64 {
+    /// the program counts, too: it takes processors and memory from it.
+    fn cost_ms(&self, begun: u64, pause_ms: u64) -> u64 {
         match self.config.global_interval {
             Interval::Governed { .. } => {
                 let stored_ms = self.now.saturating_sub(begun).saturating_sub(pause_ms);
-                pause_ms.saturating_add(stored_ms.saturating_sub(storing_paused_ms) / 2)
+                pause_ms.saturating_add(stored_ms / 2)
             }
             Interval::Off | Interval::Fixed { .. } | Interval::Auto { .. } => pause_ms,
         }
@@ -569,7 +563,6 @@ impl CheckpointScheduler {
                 stored: BTreeSet::new(),
                 begun: self.now,
                 pause_ms: 0,
-                storing_paused_ms: 0,
                 deadline: self.now.saturating_add(self.config.quiescence_timeout_ms),
             },
         );

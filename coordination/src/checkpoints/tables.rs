@@ -57,8 +57,6 @@ pub(super) struct ActiveCheckpoint {
     pub(super) stored: BTreeSet<PeerId>,
     pub(super) begun: u64,
     pub(super) pause_ms: u64,
-    /// Of the time in which it is stored, pauses for the program's sake.
-    pub(super) storing_paused_ms: u64,
     pub(super) deadline: u64,
 }
 

@@ -62,8 +62,6 @@ class 3 FromNode {
         ns: u64,
         /// Checksum of the file: the image store's own kind.
         checksum: u64,
-        /// Of the time that it took, pauses for the program's sake, in nanoseconds.
-        paused_ns: u64,
     },
     /// An image could not be written.
     6 StoreFailed {
@@ -202,8 +200,6 @@ class 3 FromNode {
         checkpoint: CheckpointId,
         /// Where.
         node: String,
-        /// Of the time that it took, pauses for the program's sake, in nanoseconds.
-        paused_ns: u64,
     },
     /// There is no replica there.
     52 ImageNotReplicated {
@@ -236,9 +232,6 @@ class 4 ToNode {
         /// Absolute path, or the name of a folder in the node's own; the guardian makes it if it is
         /// not there.
         directory: String,
-        /// Time in milliseconds in which writing the image may pause for the program's sake; 0:
-        /// somebody waits for it.
-        pace_ms: u64,
     },
     /// Remove what there is of this checkpoint.
     3 Discard {
@@ -379,8 +372,6 @@ class 4 ToNode {
         node: String,
         /// As it has reported in `ReplicaServer`.
         addresses: String,
-        /// Time in milliseconds in which sending may pause for the program's sake.
-        pace_ms: u64,
     },
     /// For the agent: remove what there is of this checkpoint, own images and replicas.
     51 DeleteCheckpoint {

@@ -9,7 +9,6 @@ use crate::os;
 use rustbtl_coordination::control::{CheckpointId, FromNode, FromReplicaServer, ToReplicaServer};
 use rustbtl_coordination::image_transfer::{BASES_MAX, DIGEST_BYTES, ImagePart};
 use rustbtl_fragments::ids::PeerId;
-use rustbtl_process::pace::Pace;
 use rustbtl_process::private_files::Folder;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -39,8 +38,6 @@ pub struct Replication {
     pub node: String,
     /// Where it takes replicas.
     pub addresses: String,
-    /// Time in which sending may pause for the program's sake. The receiver waits meanwhile.
-    pub pace: Duration,
 }
 
 /// See the module's documentation.
@@ -99,30 +96,23 @@ impl ImageSender {
 }
 
 fn replicate(folder: &Path, secret: &Secret, replication: Replication) -> FromNode {
-    let mut pace = Pace::new(replication.pace);
-    let done = send_replica(folder, secret, &replication, &mut pace);
+    let done = send_replica(folder, secret, &replication);
     let Replication { rank, checkpoint, node, .. } = replication;
-    let paused_ns = u64::try_from(pace.paused().as_nanos()).unwrap_or(u64::MAX);
     match done {
-        Ok(()) => FromNode::ImageReplicated { rank, checkpoint, node, paused_ns },
+        Ok(()) => FromNode::ImageReplicated { rank, checkpoint, node },
         Err(reason) => FromNode::ImageNotReplicated { rank, checkpoint, node, reason },
     }
 }
 
-fn send_replica(
-    folder: &Path,
-    secret: &Secret,
-    replication: &Replication,
-    pace: &mut Pace,
-) -> Result<(), String> {
+fn send_replica(folder: &Path, secret: &Secret, replication: &Replication) -> Result<(), String> {
     let Replication { rank, checkpoint, .. } = *replication;
     let words = replication.addresses.split_whitespace();
     let addresses = words.map(str::parse).collect::<Result<Vec<SocketAddr>, _>>();
     let addresses = addresses.map_err(|_| "its address makes no sense".to_owned())?;
     let stream = auth::connect(Host::ReplicaServer, &addresses, secret, CONNECT_TIMEOUT)?;
     let mut to = BlockingStream::new(stream).map_err(|error| error.to_string())?;
-    let folder = folder.join(format!("checkpoint-{checkpoint}"));
-    let sent = send_parts(&mut to, &folder, (rank, checkpoint), pace);
+    let sent =
+        send_parts(&mut to, &folder.join(format!("checkpoint-{checkpoint}")), rank, checkpoint);
     // A server that refuses answers why, and does not read to the end.
     match to.receive() {
         Ok(FromReplicaServer::Stored {}) => sent,
@@ -134,8 +124,8 @@ fn send_replica(
 fn send_parts(
     to: &mut BlockingStream,
     folder: &Path,
-    (rank, checkpoint): (PeerId, CheckpointId),
-    pace: &mut Pace,
+    rank: PeerId,
+    checkpoint: CheckpointId,
 ) -> Result<(), String> {
     to.send(&ToReplicaServer::Begin { rank, checkpoint })?;
     let bases = (1..=BASES_MAX).filter_map(ImagePart::of);
@@ -143,7 +133,7 @@ fn send_parts(
     for part in bases.chain([ImagePart::Output, ImagePart::Image]) {
         let name = part_name(rank, part);
         match folder.file(&name) {
-            Ok(file) => send_file(to, part, (file, &folder.path().join(name)), pace)?,
+            Ok(file) => send_file(to, part, file, &folder.path().join(name))?,
             Err(error) if error.is_missing() && part != ImagePart::Image => {}
             Err(error) => return Err(error.to_string()),
         }
@@ -154,15 +144,14 @@ fn send_parts(
 fn send_file(
     to: &mut BlockingStream,
     part: ImagePart,
-    (file, path): (File, &Path),
-    pace: &mut Pace,
+    file: File,
+    path: &Path,
 ) -> Result<(), String> {
     let what = |error: io::Error| format!("{}: {error}", path.display());
     let bytes = file.metadata().map_err(what)?.len();
     to.send(&ToReplicaServer::File { part: part.number(), bytes })?;
     let mut digest = Sha256::new();
     let mut file = file.take(bytes);
-    let mut done = 0;
     loop {
         let mut piece = vec![0; PIECE_BYTES];
         let got = file.read(&mut piece).map_err(what)?;
@@ -175,8 +164,6 @@ fn send_file(
         if to.has_input() {
             return Err("it has ended".into());
         }
-        done += got as u64;
-        pace.rest(done, bytes, || to.has_input());
     }
     let sha256: [u8; DIGEST_BYTES] = digest.finalize().into();
     to.send(&ToReplicaServer::Digest { sha256: sha256.to_vec() })

@@ -4,7 +4,6 @@ use crate::guardian::images::Written;
 use crate::guardian::{Guardian, ThreadReport};
 use rustbtl_coordination::control::{CheckpointId, FromNode};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 impl Guardian {
     /// The folder that the coordinator names.
@@ -21,11 +20,11 @@ impl Guardian {
     }
 
     /// The rank will take part in a checkpoint.
-    pub(super) fn prepare(&mut self, checkpoint: CheckpointId, directory: &str, pace: Duration) {
+    pub(super) fn prepare(&mut self, checkpoint: CheckpointId, directory: &str) {
         let rank = self.settings.rank;
         match self.folder(directory) {
             Ok(folder) => {
-                if let Some(message) = self.rank.prepare(checkpoint, (folder, pace), rank) {
+                if let Some(message) = self.rank.prepare(checkpoint, folder, rank) {
                     self.send(&message);
                     self.write_images();
                 }
@@ -55,11 +54,11 @@ impl Guardian {
         let rank = self.settings.rank;
         self.rank.release(checkpoint, rank);
         let message = match result {
-            Ok((Written { bytes, raw_bytes, checksum, paused_ns }, ns)) => {
+            Ok((Written { bytes, raw_bytes, checksum }, ns)) => {
                 tracing::info!(
                     "rank {rank}: image of checkpoint {checkpoint} stored, {bytes} bytes"
                 );
-                FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, checksum, paused_ns }
+                FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, checksum }
             }
             Err(reason) => {
                 tracing::warn!(

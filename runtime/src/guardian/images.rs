@@ -26,8 +26,6 @@ pub struct Written {
     pub raw_bytes: u64,
     /// Checksum over the file, as [`ImageStore::check`] gives it.
     pub checksum: u64,
-    /// Of the time that writing took, what was spent in pauses for the program's sake.
-    pub paused_ns: u64,
 }
 
 /// A snapshot of a process, as the process has announced it.
@@ -39,8 +37,6 @@ pub struct Source<'a> {
     pub snapshot: SnapshotMemory,
     /// What only the program knew.
     pub description: &'a [u8],
-    /// Time in which writing may pause for the program's sake.
-    pub pace: Duration,
 }
 
 /// How a process is restarted from an image.
@@ -125,8 +121,6 @@ pub struct ImageTask {
     pub directory: PathBuf,
     /// The node's storage is limited: free space is checked first.
     pub limited: bool,
-    /// Nobody waits for the image: time in which writing may pause for the program's sake.
-    pub pace: Duration,
 }
 
 impl ImageTask {
@@ -134,9 +128,6 @@ impl ImageTask {
     /// killed in any case.
     pub fn run(&self, store: &dyn ImageStore) -> Result<(Written, u64), String> {
         failpoints::at(failpoints::IMAGE, self.rank);
-        if !self.pace.is_zero() {
-            os::lower_priority();
-        }
         let start = Instant::now();
         let done = self.write(store);
         if let Some(child) = &self.child {
@@ -157,10 +148,7 @@ impl ImageTask {
         let temporary = temporary(self.rank);
         let _ = checkpoint.remove(&temporary);
         let (program, snapshot) = (self.program, self.snapshot);
-        // A program that is read in the pause waits.
-        let in_pause = matches!(snapshot, SnapshotMemory::InPause);
-        let pace = if in_pause { Duration::ZERO } else { self.pace };
-        let source = Source { program, snapshot, description: &self.description, pace };
+        let source = Source { program, snapshot, description: &self.description };
         let marked = self.output.as_ref().map_or(Ok(()), |mark| mark.store(folder, self.rank));
         marked.map_err(|error| format!("{shown}: {error}"))?;
         let written = store.write(&source, &folder.join(&temporary)).and_then(|written| {
@@ -276,7 +264,6 @@ mod tests {
             output: None,
             directory: folder.join("job/checkpoint-1"),
             limited: true,
-            pace: Duration::ZERO,
         }
     }
 

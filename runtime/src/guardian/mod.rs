@@ -475,8 +475,8 @@ impl Guardian {
                 }
                 self.rank.handle_order(message);
             }
-            ToNode::Prepare { rank, checkpoint, directory, pace_ms } if rank == mine => {
-                self.prepare(checkpoint, &directory, Duration::from_millis(pace_ms));
+            ToNode::Prepare { rank, checkpoint, directory } if rank == mine => {
+                self.prepare(checkpoint, &directory);
             }
             ToNode::Discard { rank, checkpoint } if rank == mine => {
                 self.rank.discard(checkpoint, mine)

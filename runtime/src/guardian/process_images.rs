@@ -109,7 +109,7 @@ impl ImageStore for ProcessImages {
             SnapshotMemory::InPause => source.program as u32,
         };
         let compression = self.style.compression;
-        let options = WriteOptions { compression, pace: source.pace, ..WriteOptions::default() };
+        let options = WriteOptions { compression, ..WriteOptions::default() };
         // An image of an aborted checkpoint may still be being written: then this one is full.
         let history = || self.history.lock().unwrap_or_else(PoisonError::into_inner);
         let older = history().take();
@@ -120,8 +120,7 @@ impl ImageStore for ProcessImages {
         *history() = Some(older);
         let stats = stats.map_err(|error| error.to_string())?;
         let checksum = checksum(to).map_err(|error| format!("{}: {error}", to.display()))?;
-        let (bytes, raw_bytes) = (stats.file_bytes, stats.touched_bytes);
-        Ok(Written { bytes, raw_bytes, checksum, paused_ns: stats.paused_us.saturating_mul(1000) })
+        Ok(Written { bytes: stats.file_bytes, raw_bytes: stats.touched_bytes, checksum })
     }
 
     fn restore(
@@ -199,6 +198,6 @@ impl ImageStore for ProcessImages {
         let summary = restore::verify(image).map_err(|error| what(&error))?;
         let checksum = checksum(image).map_err(|error| what(&error))?;
         let (bytes, raw_bytes) = (summary.file_bytes, summary.memory_bytes);
-        Ok(Written { bytes, raw_bytes, checksum, paused_ns: 0 })
+        Ok(Written { bytes, raw_bytes, checksum })
     }
 }

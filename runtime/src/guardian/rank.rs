@@ -16,7 +16,6 @@ use rustbtl_fragments::ids::{Incarnation, PeerId};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// Folders that are remembered, to discard checkpoints in them.
 const FOLDERS_MAX: usize = 256;
@@ -44,8 +43,7 @@ pub struct GuardedRank {
     closed_upto: CheckpointId,
     /// A snapshot of a checkpoint that was not ordered here yet: another rank's token was faster.
     early_snapshot: Option<(CheckpointId, FromRank)>,
-    /// Where an image goes, and the time in which writing it may pause.
-    folders: BTreeMap<CheckpointId, (PathBuf, Duration)>,
+    folders: BTreeMap<CheckpointId, PathBuf>,
     images: VecDeque<ImageTask>,
     /// Folders of images that are being written.
     writing: BTreeMap<CheckpointId, PathBuf>,
@@ -266,7 +264,7 @@ impl GuardedRank {
             SnapshotMemory::Child(pid) => os::pidfd(pid).ok(),
             SnapshotMemory::InPause => None,
         };
-        let Some((directory, pace)) = folder else {
+        let Some(directory) = folder else {
             // The checkpoint was aborted meanwhile.
             if let Some(child) = &child {
                 os::kill_pidfd(child);
@@ -296,7 +294,6 @@ impl GuardedRank {
             output,
             directory,
             limited,
-            pace,
         };
         self.images.push_back(task);
         Some(FromNode::Frozen { rank, checkpoint, coordination_ns, pause_ns })
@@ -356,7 +353,7 @@ impl GuardedRank {
     pub fn prepare(
         &mut self,
         checkpoint: CheckpointId,
-        folder: (PathBuf, Duration),
+        folder: PathBuf,
         rank: PeerId,
     ) -> Option<FromNode> {
         self.folders.insert(checkpoint, folder);
@@ -369,7 +366,7 @@ impl GuardedRank {
 
     /// Discards a checkpoint.
     pub fn discard(&mut self, checkpoint: CheckpointId, rank: PeerId) {
-        if let Some((folder, _)) = self.folders.remove(&checkpoint) {
+        if let Some(folder) = self.folders.remove(&checkpoint) {
             images::discard(&folder, rank);
         }
     }
@@ -447,10 +444,10 @@ mod tests {
         let (mut rank, _theirs) = rank();
         assert_eq!(rank.frozen(frozen(), PeerId(2)), None);
         assert!(rank.next_image().is_none());
-        let sent = rank.prepare(CHECKPOINT, ("/x".into(), Duration::ZERO), PeerId(2));
+        let sent = rank.prepare(CHECKPOINT, "/x".into(), PeerId(2));
         assert!(matches!(sent, Some(FromNode::Frozen { checkpoint: CHECKPOINT, .. })));
         assert_eq!(rank.next_image().unwrap().directory, PathBuf::from("/x"));
-        assert_eq!(rank.prepare(CheckpointId(5), ("/y".into(), Duration::ZERO), PeerId(2)), None);
+        assert_eq!(rank.prepare(CheckpointId(5), "/y".into(), PeerId(2)), None);
     }
 
     #[test]
@@ -458,7 +455,7 @@ mod tests {
         let (mut rank, _theirs) = rank();
         let folder = std::env::temp_dir().join(format!("rbt-rank-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        rank.prepare(CHECKPOINT, (folder.clone(), Duration::ZERO), PeerId(2));
+        rank.prepare(CHECKPOINT, folder.clone(), PeerId(2));
         assert!(rank.frozen(frozen(), PeerId(2)).is_some());
         for file in ["rank-2.img.tmp", "rank-2.img.tmp.tmp", "rank-2.out"] {
             std::fs::write(folder.join(file), "").unwrap();
@@ -473,7 +470,7 @@ mod tests {
         assert_eq!(rank.frozen(frozen(), PeerId(2)), None);
         rank.handle_order(ToRank::Abort { checkpoint: CHECKPOINT, reason: String::new() });
         assert!(rank.early_snapshot.is_none());
-        assert_eq!(rank.prepare(CHECKPOINT, ("/x".into(), Duration::ZERO), PeerId(2)), None);
+        assert_eq!(rank.prepare(CHECKPOINT, "/x".into(), PeerId(2)), None);
         // One that comes after the end of its checkpoint is refused.
         let sent = rank.frozen(frozen(), PeerId(2));
         assert!(matches!(sent, Some(FromNode::StoreFailed { checkpoint: CHECKPOINT, .. })));

@@ -6,7 +6,6 @@ use super::history::{LinkedBases, PageHash};
 use super::{ImageStats, WriteOptions};
 use crate::compression::Packer;
 use crate::error::ProcessImageError;
-use crate::pace::Pace;
 use crate::pages::{self, Memory, PAGE};
 use rustbtl_checkpoint::image::{BLOCK_BYTES_MAX, Block, Elsewhere};
 use std::sync::Mutex;
@@ -48,12 +47,10 @@ pub fn store(
 ) -> Result<Stored, ProcessImageError> {
     let units: Vec<Piece> = pieces.iter().flat_map(split).collect();
     let (next, end) = (AtomicUsize::new(0), AtomicU64::new(4096));
-    let (zero, done, paused) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-    let whole: u64 = units.iter().map(|unit| unit.bytes).sum();
+    let zero = AtomicU64::new(0);
     let all = Mutex::new((Vec::new(), Vec::new()));
     let worker = || -> Result<(), ProcessImageError> {
         let mut packer = Packer::new(options.compression)?;
-        let mut pace = Pace::new(options.pace);
         let (mut buffer, mut own, mut noted) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(unit) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
             buffer.resize(unit.bytes as usize, 0);
@@ -74,11 +71,7 @@ pub fn store(
                 own.push(block);
             }
             zero.fetch_add(unit.bytes - kept, Ordering::Relaxed);
-            let so_far = done.fetch_add(unit.bytes, Ordering::Relaxed) + unit.bytes;
-            // Nobody needs the image of a program that has ended.
-            pace.rest(so_far, whole, || memory.has_ended());
         }
-        paused.fetch_max(pace.paused().as_micros() as u64, Ordering::Relaxed);
         if let Ok(mut all) = all.lock() {
             all.0.append(&mut own);
             all.1.append(&mut noted);
@@ -96,8 +89,7 @@ pub fn store(
     let (blocks, noted) = all.into_inner().unwrap_or_default();
     let elsewhere = blocks.iter().filter(|block| block.elsewhere.is_some());
     let stats = ImageStats {
-        touched_bytes: whole,
-        paused_us: paused.into_inner(),
+        touched_bytes: units.iter().map(|unit| unit.bytes).sum(),
         zero_bytes: zero.into_inner(),
         elsewhere_bytes: elsewhere.map(|block| u64::from(block.bytes)).sum(),
         stored_bytes: blocks.iter().map(|block| u64::from(block.stored)).sum(),

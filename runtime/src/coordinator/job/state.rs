@@ -239,7 +239,7 @@ impl Job {
                     },
                 );
             }
-            FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, checksum, paused_ns } => {
+            FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, checksum } => {
                 let set = self.ranks.get(&rank).and_then(|r| r.set).unwrap_or_default().0;
                 let node = node.to_owned();
                 if let Some(state) = self.checkpoints.get_mut(&checkpoint) {
@@ -247,7 +247,6 @@ impl Job {
                     let image = Image { rank: rank.0, set, node, bytes, raw_bytes, checksum };
                     state.images.insert(rank, image);
                 }
-                self.storing_paused(now, rank, checkpoint, paused_ns);
                 self.stored(now, rank, checkpoint);
             }
             FromNode::StoreFailed { rank, checkpoint, reason } => {
@@ -284,8 +283,7 @@ impl Job {
             }
             FromNode::SpareNode { addresses, .. } => self.spare(now, node, addresses),
             FromNode::ReplicaServer { addresses } => self.replica_server(now, node, addresses),
-            FromNode::ImageReplicated { rank, checkpoint, node, paused_ns } => {
-                self.storing_paused(now, rank, checkpoint, paused_ns);
+            FromNode::ImageReplicated { rank, checkpoint, node } => {
                 self.image_replicated(now, rank, checkpoint, &node)
             }
             FromNode::ImageNotReplicated { rank, checkpoint, node, reason } => {

@@ -70,18 +70,15 @@ impl World {
                 node,
                 FromNode::Frozen { rank, checkpoint, coordination_ns: 1, pause_ns: 1 },
             );
-            let (bytes, raw_bytes, ns, checksum, paused_ns) = (1, 1, 1, 1, 0);
+            let (bytes, raw_bytes, ns, checksum) = (1, 1, 1, 1);
             self.handle(
                 node,
-                FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, checksum, paused_ns },
+                FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, checksum },
             );
         }
         for (rank, (node, next)) in (0..).zip(NODES.into_iter().zip(["b", "c", "a"])) {
             let (rank, next) = (PeerId(rank), next.to_owned());
-            self.handle(
-                node,
-                FromNode::ImageReplicated { rank, checkpoint, node: next, paused_ns: 0 },
-            );
+            self.handle(node, FromNode::ImageReplicated { rank, checkpoint, node: next });
         }
     }
 
@@ -92,12 +89,9 @@ impl World {
         self.poll();
         let (rank, checkpoint) = (PeerId(rank), CheckpointId(checkpoint));
         self.handle(node, FromNode::Frozen { rank, checkpoint, coordination_ns: 1, pause_ns: 1 });
-        let (bytes, raw_bytes, ns, checksum, paused_ns) = (1, 1, 1, 1, 0);
-        self.handle(
-            node,
-            FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, checksum, paused_ns },
-        );
-        self.handle(node, FromNode::ImageReplicated { rank, checkpoint, node: next, paused_ns: 0 });
+        let (bytes, raw_bytes, ns, checksum) = (1, 1, 1, 1);
+        self.handle(node, FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, checksum });
+        self.handle(node, FromNode::ImageReplicated { rank, checkpoint, node: next });
     }
 
     /// The coordinator is killed, and another one reads what was persisted.

@@ -40,8 +40,7 @@ impl Subject {
         ];
         let gathered = Gathered { pieces, objects: vec![(0, 0), (9, 77)], ..Gathered::default() };
         let memory = Memory::of(std::process::id()).unwrap();
-        let options =
-            WriteOptions { compression, threads: 2, sync: false, ..WriteOptions::default() };
+        let options = WriteOptions { compression, threads: 2, sync: false };
         let draft = path.with_extension("new");
         let stats = write_gathered(&memory, gathered, || Ok(()), (&draft, path), &options, history);
         fs::rename(&draft, path).unwrap();

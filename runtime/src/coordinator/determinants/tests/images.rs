@@ -14,9 +14,8 @@ fn clock(rank: u32, recorded: u64) -> FromNode {
 }
 
 fn image(rank: u32) -> FromNode {
-    let (rank, checkpoint, bytes, raw_bytes) = (PeerId(rank), CHECKPOINT, 1, 1);
-    let (ns, checksum, paused_ns) = (1, 1, 0);
-    FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, checksum, paused_ns }
+    let (rank, checkpoint, bytes, raw_bytes, ns, checksum) = (PeerId(rank), CHECKPOINT, 1, 1, 1, 1);
+    FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, checksum }
 }
 
 /// What the job is notified of only now.

@@ -1,22 +1,15 @@
 //! Carries out the orders of the checkpoint scheduler. Part of [`Job`]: no I/O.
 
-#[cfg(test)]
-mod tests;
-
 use crate::coordinator::job::state::{Effect, Job};
 use crate::coordinator::job::tables::checkpoints::CheckpointState;
 use crate::coordinator::job::tables::mpirun_orders::MpirunOrder;
 use crate::store::{FORMAT, Kind, Manifest};
-use rustbtl_coordination::checkpoints::{Input, Output};
+use rustbtl_coordination::checkpoints::Output;
 use rustbtl_coordination::control::{CheckpointId, CheckpointKind, ToNode, ToRank};
 use rustbtl_coordination::quiescence::CheckpointScope;
 use rustbtl_fragments::ids::{PeerId, SetId};
 use serde_json::json;
 use std::collections::BTreeSet;
-
-/// The longest time for the pauses of one step of storing a checkpoint, in milliseconds. Until the
-/// first one is stored the job is unprotected.
-const PACE_MAX_MS: u64 = 1_000;
 
 impl Job {
     fn open(
@@ -27,8 +20,6 @@ impl Job {
         ranks: Vec<PeerId>,
         exit: bool,
     ) {
-        // Sets are checkpointed when a log is nearly full, or when somebody requests it.
-        let unhurried = kind == Kind::Global && !exit && !self.requests.is_any();
         for request in self.requests.ordered(kind == Kind::Global) {
             self.answer(&request, checkpoint, "");
         }
@@ -41,8 +32,7 @@ impl Job {
                 "event": "checkpoint_started", "checkpoint": checkpoint.0, "kind": "set", "set": set
             }),
         });
-        let mut state = CheckpointState::new(kind, ranks.into_iter().collect(), exit, now);
-        state.unhurried = unhurried;
+        let state = CheckpointState::new(kind, ranks.into_iter().collect(), exit, now);
         self.checkpoints.insert(checkpoint, state);
         // No number is used twice.
         self.changed = true;
@@ -123,43 +113,15 @@ impl Job {
             CheckpointKind::Global
         };
         let directory = self.folder(checkpoint).display().to_string();
-        let pace_ms = self.pace_ms(checkpoint);
         for set in sets {
             let members = self.members(&[*set]);
             for &rank in &members {
-                let directory = directory.clone();
-                let prepare = ToNode::Prepare { rank, checkpoint, directory, pace_ms };
+                let prepare = ToNode::Prepare { rank, checkpoint, directory: directory.clone() };
                 self.effects.push_back(Effect::Send(rank, prepare));
                 let members = members.clone();
                 self.send(rank, ToRank::Begin { checkpoint, kind, members, then_exit: exit });
             }
         }
-    }
-
-    /// Time in which each step of storing it, the writing and the replication, may pause for the
-    /// program's sake. Altogether a quarter of the time to the next one at most.
-    pub(crate) fn pace_ms(&self, checkpoint: CheckpointId) -> u64 {
-        let unhurried = self.checkpoints.get(&checkpoint).is_some_and(|state| state.unhurried);
-        if !unhurried || self.requests.is_any() {
-            return 0;
-        }
-        let interval = self.scheduler.as_ref().and_then(|scheduler| scheduler.next_global_ms());
-        interval.map_or(PACE_MAX_MS, |ms| (ms / 8).min(PACE_MAX_MS))
-    }
-
-    /// A step of storing this rank's image has paused for so long.
-    pub(crate) fn storing_paused(
-        &mut self,
-        now: u64,
-        rank: PeerId,
-        checkpoint: CheckpointId,
-        paused_ns: u64,
-    ) {
-        let Some(state) = self.checkpoints.get_mut(&checkpoint) else { return };
-        let all = state.paused_ns.entry(rank).or_default();
-        *all = all.saturating_add(paused_ns);
-        let ms = *all / 1_000_000;
-        self.input(now, Input::StoringPaused { checkpoint: checkpoint.0, ms });
     }
 
     fn commit(&mut self, checkpoint: CheckpointId) {

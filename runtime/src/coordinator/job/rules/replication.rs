@@ -123,9 +123,6 @@ impl Job {
         let Some(home) = self.ranks.get(&rank).map(|rank| rank.node.clone()) else { return };
         let wanted = self.wanted(&home);
         let partners = self.partners(checkpoint, &home);
-        // Where one was lost, its replacement is urgent.
-        let complete = self.checkpoints.get(&checkpoint).is_some_and(|state| state.complete);
-        let pace_ms = if complete { 0 } else { self.pace_ms(checkpoint) };
         let Some(held) = self.storage.held.get_mut(&(checkpoint, rank)) else { return };
         if !held.nodes.contains(&home) {
             return;
@@ -138,7 +135,7 @@ impl Job {
             let addresses = self.storage.replica_servers.get(&node).cloned().unwrap_or_default();
             held.requested.insert(node.clone());
             missing -= 1;
-            let order = ToNode::ReplicateImage { rank, checkpoint, node, addresses, pace_ms };
+            let order = ToNode::ReplicateImage { rank, checkpoint, node, addresses };
             self.effects.push_back(Effect::SendNode(home.clone(), order));
         }
         if missing > 0 {
@@ -382,9 +379,7 @@ impl Job {
             }
             held.sender = Some(from.clone());
             let (node, addresses) = (node.to_owned(), addresses.clone());
-            // A restart waits for it, or it replaces a replica that is lost.
-            let pace_ms = 0;
-            let order = ToNode::ReplicateImage { rank, checkpoint, node, addresses, pace_ms };
+            let order = ToNode::ReplicateImage { rank, checkpoint, node, addresses };
             self.effects.push_back(Effect::SendNode(from, order));
             new = true;
         }

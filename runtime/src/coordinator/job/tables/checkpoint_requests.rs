@@ -47,11 +47,6 @@ impl CheckpointRequests {
         request.is_some_and(|(request, _)| request.wait || matches!(requester, Requester::Rank(..)))
     }
 
-    /// Has anybody requested one and not got it yet?
-    pub fn is_any(&self) -> bool {
-        !self.all.is_empty()
-    }
-
     /// Not any more.
     pub fn remove(&mut self, requester: Requester) -> Option<CheckpointRequest> {
         let at = self.all.iter().rposition(|(request, _)| request.requester == requester)?;

@@ -10,10 +10,6 @@ pub(crate) struct CheckpointState {
     pub(crate) kind: Kind,
     pub(crate) ranks: BTreeSet<PeerId>,
     pub(crate) exit: bool,
-    /// Nobody waits for it: storing it may pause for the program's sake.
-    pub(crate) unhurried: bool,
-    /// In which it has paused, by rank.
-    pub(crate) paused_ns: BTreeMap<PeerId, u64>,
     pub(crate) started_ms: u64,
     pub(crate) images: BTreeMap<PeerId, Image>,
     pub(crate) coordination_ns: u64,
@@ -38,8 +34,6 @@ impl CheckpointState {
             kind,
             ranks,
             exit,
-            unhurried: false,
-            paused_ns: BTreeMap::new(),
             started_ms,
             images: BTreeMap::new(),
             coordination_ns: 0,

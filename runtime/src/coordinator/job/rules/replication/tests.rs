@@ -92,16 +92,13 @@ impl World {
 
     fn stored(&mut self, rank: u32, node: &str, checkpoint: u64) {
         let (rank, checkpoint) = (PeerId(rank), CheckpointId(checkpoint));
-        let (bytes, raw_bytes, ns, checksum, paused_ns) = (1, 1, 1, 1, 0);
-        self.handle(
-            node,
-            FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, checksum, paused_ns },
-        );
+        let (bytes, raw_bytes, ns, checksum) = (1, 1, 1, 1);
+        self.handle(node, FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, checksum });
     }
 
     fn image_replicated(&mut self, rank: u32, from: &str, to: &str, checkpoint: u64) {
         let (rank, checkpoint, node) = (PeerId(rank), CheckpointId(checkpoint), to.to_owned());
-        self.handle(from, FromNode::ImageReplicated { rank, checkpoint, node, paused_ns: 0 });
+        self.handle(from, FromNode::ImageReplicated { rank, checkpoint, node });
     }
 
     fn image_not_replicated(
@@ -126,10 +123,7 @@ impl World {
     /// Orders to agents and mpirun about images since the last call, and events of storage.
     fn actions(&mut self) -> Vec<String> {
         let actions = |effect: Effect| match effect {
-            Effect::SendNode(
-                at,
-                ToNode::ReplicateImage { rank, checkpoint, node, addresses, .. },
-            ) => {
+            Effect::SendNode(at, ToNode::ReplicateImage { rank, checkpoint, node, addresses }) => {
                 assert_eq!(addresses, format!("{node}:1"));
                 Some(format!("{at}: replicate {rank} of {checkpoint} to {node}"))
             }

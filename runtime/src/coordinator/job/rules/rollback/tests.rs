@@ -207,10 +207,7 @@ fn a_checkpoint_is_complete_when_what_its_snapshots_depend_on_is_here() {
         matches!(effect, Effect::SendNode(at, message) if of(at, message))
     };
     assert_eq!(world.effects.iter().filter(|effect| replicates(effect)).count(), 1);
-    world.handle(
-        "a",
-        FromNode::ImageReplicated { rank: PeerId(0), checkpoint, node: "b".into(), paused_ns: 0 },
-    );
+    world.handle("a", FromNode::ImageReplicated { rank: PeerId(0), checkpoint, node: "b".into() });
     assert_eq!(world.events("checkpoint_completed").len(), 1);
 
     // The set fails before.
@@ -225,10 +222,7 @@ fn a_checkpoint_is_complete_when_what_its_snapshots_depend_on_is_here() {
     world.fails(0, "a", 0);
     assert_eq!(world.events("set_rollback")[0]["checkpoint"], 1);
     records_piggybacked(&mut world, 0, 0);
-    world.handle(
-        "a",
-        FromNode::ImageReplicated { rank: PeerId(0), checkpoint, node: "b".into(), paused_ns: 0 },
-    );
+    world.handle("a", FromNode::ImageReplicated { rank: PeerId(0), checkpoint, node: "b".into() });
     assert!(world.events("checkpoint_completed").is_empty());
 }
 
