@@ -129,7 +129,7 @@ struct Reader {
     nodes: BTreeMap<u64, String>,
     sets: BTreeMap<u64, BTreeSet<u64>>,
     all_ready: bool,
-    /// Of ranks that run while others are rolled back: when they were asked last, and how many
+    /// Of ranks that run while others are rolled back: when they have answered last, and how many
     /// milliseconds they had waited by then.
     waited: BTreeMap<u64, (u64, u64)>,
 }
@@ -211,15 +211,15 @@ impl Reader {
     }
 
     fn ranks_waited(&mut self, time: u64, event: &Value) {
-        let asked = time.saturating_sub(event["asked_ms_ago"].as_u64().unwrap_or(0));
+        let at = time.saturating_sub(event["ms_ago"].as_u64().unwrap_or(0));
         for (rank, ms) in numbers(&event["ranks"]).into_iter().zip(numbers(&event["waited_ms"])) {
-            let before = self.waited.insert(rank, (asked, ms));
-            let Some((from, ms_before)) = before.filter(|(from, _)| *from < asked) else {
+            let before = self.waited.insert(rank, (at, ms));
+            let Some((from, ms_before)) = before.filter(|(from, _)| *from < at) else {
                 continue;
             };
             if let Some(row) = self.ranks.get_mut(&rank) {
-                let waited_ms = ms.saturating_sub(ms_before).min(asked - from);
-                row.waits.push(WaitSpan { from, to: asked, waited_ms });
+                let waited_ms = ms.saturating_sub(ms_before).min(at - from);
+                row.waits.push(WaitSpan { from, to: at, waited_ms });
             }
         }
         if numbers(&event["rolled_back"]).is_empty() {
@@ -460,7 +460,7 @@ mod tests {
     fn who_waits_for_a_recovery_is_known_from_its_beginning_to_its_end_and_not_in_between() {
         let waited = |time: u64, ago: u64, ranks: &str, ms: &str, rolled_back: &str| {
             format!(
-                r#"{{"v":2,"event":"ranks_waited","ranks":[{ranks}],"waited_ms":[{ms}],"rolled_back":[{rolled_back}],"asked_ms_ago":{ago},"unix_ms":{time}}}"#
+                r#"{{"v":2,"event":"ranks_waited","ranks":[{ranks}],"waited_ms":[{ms}],"rolled_back":[{rolled_back}],"ms_ago":{ago},"unix_ms":{time}}}"#
             ) + "\n"
         };
         let mut events = String::new();

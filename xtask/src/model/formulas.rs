@@ -66,20 +66,26 @@ impl Job {
         self.leaving / self.copying
     }
 
-    /// The part of the time in which logging is suspended: after each checkpoint it goes on until
-    /// it has cost its share of the interval, or has filled half of the budget.
+    /// How long logging goes on after a checkpoint: until it has cost its share of the interval, or
+    /// has filled half of the budget. Infinite if it never does.
+    fn logging(&self) -> f64 {
+        let interval = self.interval();
+        let by_cost = LOG_SHARE / self.log_share() * interval;
+        let by_memory = self.budget / 2.0 / self.leaving;
+        let on = if by_cost < interval { by_cost.min(by_memory) } else { by_memory };
+        // The log begins with the oldest checkpoint that is kept: the one before the last.
+        if on < 2.0 * interval { on } else { f64::INFINITY }
+    }
+
+    /// The part of the time in which logging is suspended: from then to the next checkpoint.
     pub fn suspended(&self) -> f64 {
-        if self.leaving == 0.0 {
-            return 0.0;
-        }
-        let by_cost = LOG_SHARE / self.log_share();
-        let by_memory = self.budget / 2.0 / self.leaving / self.interval();
-        1.0 - by_cost.min(by_memory).min(1.0)
+        let (on, interval) = (self.logging(), self.interval());
+        if on.is_finite() { 1.0 - on / ((on / interval).ceil() * interval) } else { 0.0 }
     }
 
     /// Memory of the log of a rank, at most.
     pub fn log_bytes(&self) -> f64 {
-        self.leaving * self.interval() * (1.0 - self.suspended())
+        self.leaving * self.logging().min(2.0 * self.interval())
     }
 
     /// Of the time, for everything, while nothing fails.
@@ -149,7 +155,7 @@ pub mod tests {
     fn a_program_that_stays_below_the_limits_is_never_suspended() {
         near(JOB.interval(), 200.0);
         near(JOB.log_share(), 0.01);
-        near(JOB.log_bytes(), 2e9);
+        near(JOB.log_bytes(), 4e9);
         near(JOB.overhead(), 0.02);
         assert_eq!(JOB.suspended(), 0.0);
         let loss = JOB.loss();
@@ -170,7 +176,11 @@ pub mod tests {
         let large = Job { budget: 1e9, ..JOB };
         near(large.suspended(), 0.75);
         near(large.log_bytes(), 0.5e9);
-        assert_eq!(Job { leaving: 0.0, ..JOB }.suspended(), 0.0);
+        let between = Job { budget: 6e9, ..JOB };
+        near(between.suspended(), 0.25);
+        near(between.log_bytes(), 3e9);
+        let silent = Job { leaving: 0.0, ..JOB };
+        assert_eq!((silent.suspended(), silent.log_bytes()), (0.0, 0.0));
     }
 
     #[test]

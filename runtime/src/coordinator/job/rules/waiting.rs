@@ -26,7 +26,7 @@ impl Job {
         let asked: BTreeSet<PeerId> =
             self.ranks.iter().filter(|(_, rank)| runs(rank)).map(|(&id, _)| id).collect();
         let rolled_back = rollbacks.keys().map(|set| set.0).collect();
-        let sample = self.waiting.begin(now, rolled_back, asked.clone());
+        let sample = self.waiting.begin(rolled_back, asked.clone());
         for rank in asked {
             self.send(rank, ToRank::ReportWaiting { sample });
         }
@@ -41,23 +41,23 @@ impl Job {
 
     /// The answer of a rank.
     pub(crate) fn rank_waited(&mut self, now: u64, id: PeerId, sample: u32, waited_ns: u64) {
-        if self.waiting.answer(sample, id, waited_ns / 1_000_000) {
+        if self.waiting.answer(now, sample, id, waited_ns / 1_000_000) {
             self.report_waiting(now);
         }
     }
 
     fn report_waiting(&mut self, now: u64) {
+        let ms_ago = self.waiting.ms_ago(now);
         let waited_ms = core::mem::take(&mut self.waiting.waited_ms);
         self.waiting.open.clear();
         if waited_ms.is_empty() {
             return;
         }
         let ranks: Vec<u32> = waited_ms.keys().map(|rank| rank.0).collect();
-        let asked_ms = now.saturating_sub(self.waiting.asked_ms);
         let event = json!({
             "event": "ranks_waited", "ranks": ranks,
             "waited_ms": waited_ms.into_values().collect::<Vec<_>>(),
-            "rolled_back": self.waiting.rolled_back, "asked_ms_ago": asked_ms,
+            "rolled_back": self.waiting.rolled_back, "ms_ago": ms_ago,
         });
         self.log(event);
     }
