@@ -20,8 +20,9 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     int left = rank > 0 ? rank - 1 : MPI_PROC_NULL;
     int right = rank < size - 1 ? rank + 1 : MPI_PROC_NULL;
-    char *out = malloc((size_t) bytes), *in[2] = {calloc(1, (size_t) bytes), calloc(1, (size_t) bytes)};
-    double begin = MPI_Wtime(), value = rank, computed = 0.0;
+    char *out = malloc((size_t) bytes);
+    char *in[2] = {calloc(1, (size_t) bytes), calloc(1, (size_t) bytes)};
+    double begin = MPI_Wtime(), value = rank, computed;
 
     for (int step = 0; step < steps; step++) {
         for (int i = 0; i < loops; i++)

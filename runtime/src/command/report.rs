@@ -393,6 +393,7 @@ mod tests {
     use ReportState::{
         Computing, Ended, Failed, Pause, Replaying, Restoring, Starting, Unreachable,
     };
+    use serde_json::json;
 
     const JOB: &str = r#"
 {"event":"guardian","node":"n0","rank":0,"unix_ms":1000}
@@ -458,22 +459,25 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_recovery_is_known_from_its_beginning_to_its_end_and_not_in_between() {
-        let waited = |time: u64, ago: u64, ranks: &str, ms: &str, rolled_back: &str| {
-            format!(
-                r#"{{"v":2,"event":"ranks_waited","ranks":[{ranks}],"waited_ms":[{ms}],"rolled_back":[{rolled_back}],"ms_ago":{ago},"unix_ms":{time}}}"#
-            ) + "\n"
+        let line = |event: Value| event.to_string() + "\n";
+        let waited = |time: u64, ago: u64, ranks: &[u64], ms: &[u64], rolled_back: &[u64]| {
+            line(json!({
+                "v": 2, "event": "ranks_waited", "ranks": ranks, "waited_ms": ms,
+                "rolled_back": rolled_back, "ms_ago": ago, "unix_ms": time
+            }))
         };
         let mut events = String::new();
         for rank in 0..3 {
-            events += &format!(
-                "{{\"v\":2,\"event\":\"guardian\",\"node\":\"n{rank}\",\"rank\":{rank},\"unix_ms\":1}}\n"
-            );
+            let node = format!("n{rank}");
+            events += &line(json!({
+                "v": 2, "event": "guardian", "node": node, "rank": rank, "unix_ms": 1
+            }));
         }
         let span = |from, to, waited_ms| WaitSpan { from, to, waited_ms };
-        events += "{\"v\":2,\"event\":\"ready\",\"unix_ms\":2}\n";
-        events += &waited(1002, 2, "0,2", "50,60", "1");
-        events += &waited(1100, 0, "0,2", "120,999", "1");
-        events += &waited(2000, 0, "0,1,2", "1020,0,1060", "");
+        events += &line(json!({"v": 2, "event": "ready", "unix_ms": 2}));
+        events += &waited(1002, 2, &[0, 2], &[50, 60], &[1]);
+        events += &waited(1100, 0, &[0, 2], &[120, 999], &[1]);
+        events += &waited(2000, 0, &[0, 1, 2], &[1020, 0, 1060], &[]);
         let first = [span(1000, 1100, 70), span(1100, 2000, 900)];
         // Rank 2 says it has waited longer than there was time.
         let other = [span(1000, 1100, 100), span(1100, 2000, 61)];
@@ -483,10 +487,11 @@ mod tests {
             (&first[..], &[][..], &other[..])
         );
         // Another recovery, in which rank 2 fails, too.
-        events += &waited(5000, 0, "0,2", "2000,1100", "1");
-        events += "{\"v\":2,\"event\":\"rank_failed\",\"rank\":2,\"ranks\":[2],\"unix_ms\":5100}\n";
-        events += &waited(5200, 0, "0", "2100", "1,2");
-        events += &waited(5300, 0, "0,1,2", "2150,3,4", "");
+        events += &waited(5000, 0, &[0, 2], &[2000, 1100], &[1]);
+        let failed = json!({"v": 2, "event": "rank_failed", "ranks": [2], "unix_ms": 5100});
+        events += &line(failed);
+        events += &waited(5200, 0, &[0], &[2100], &[1, 2]);
+        events += &waited(5300, 0, &[0, 1, 2], &[2150, 3, 4], &[]);
         let rows = read("j", &events).rows;
         assert_eq!(rows[0].waits[2..], [span(5000, 5200, 100), span(5200, 5300, 50)]);
         assert_eq!(rows[2].waits, other);

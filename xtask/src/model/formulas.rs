@@ -115,8 +115,8 @@ impl Job {
         useful(self.overhead(), self.loss().expected, self.node_mtbf / nodes)
     }
 
-    /// The same of stock Open MPI and a batch system, with checkpoints of the same cost, as often as
-    /// Young's formula says.
+    /// The same of stock Open MPI and a batch system, with checkpoints of the same cost, as often
+    /// as Young's formula says.
     pub fn efficiency_of_restarts(&self, nodes: f64) -> f64 {
         let mtbf = self.node_mtbf / nodes;
         let interval = (2.0 * self.checkpoint * mtbf).sqrt();

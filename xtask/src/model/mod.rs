@@ -148,8 +148,8 @@ fn costs(programs: &[(String, Job)]) -> String {
     for (name, job) in programs {
         let loss = job.loss();
         text += &format!(
-            "| {name} | {}/s | {:.0} s | {} | {:.1} % | {:.0} % | {:.0} s | {:.0} s | **{:.0} s** | \
-             {:.0} s | {:.2} |\n",
+            "| {name} | {}/s | {:.0} s | {} | {:.1} % | {:.0} % | {:.0} s | {:.0} s | \
+             **{:.0} s** | {:.0} s | {:.2} |\n",
             bytes(job.leaving),
             job.interval(),
             bytes(job.log_bytes()),
@@ -220,8 +220,8 @@ fn figure() -> Chart {
     Chart {
         title: "Time lost to protection and failures (model)".into(),
         subtitle: format!(
-            "a node fails once in {NODE_MTBF_YEARS:.0} years; a checkpoint costs {CHECKPOINT:.0} s; \
-             a restart by the batch system {QUEUE:.0} s"
+            "a node fails once in {NODE_MTBF_YEARS:.0} years; a checkpoint costs \
+             {CHECKPOINT:.0} s; a restart by the batch system {QUEUE:.0} s"
         ),
         across: "nodes",
         across_marks: (thousands, 10.0),
@@ -238,8 +238,8 @@ mod tests {
     #[test]
     fn tables_have_a_row_for_each_program_and_the_figure_is_drawn() {
         let programs = [("a".to_owned(), formulas::tests::JOB)];
-        let row = "| a | 10 MB/s | 200 s | 4.0 GB | 2.0 % | 0 % | 53 s | 103 s | **53 s** | 163 s | \
-                   0.33 |\n";
+        let row = "| a | 10 MB/s | 200 s | 4.0 GB | 2.0 % | 0 % | 53 s | 103 s | **53 s** | \
+                   163 s | 0.33 |\n";
         assert!(costs(&programs).ends_with(row), "{}", costs(&programs));
         let nodes = efficiency(&programs);
         assert!(nodes.contains("| 10 nodes | 100 nodes | 1,000 nodes | 10,000 |"), "{nodes}");
