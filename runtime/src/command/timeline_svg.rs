@@ -185,9 +185,9 @@ fn legend(out: &mut String, scale: &Scale, timeline: &Timeline) {
     }
     let _ = writeln!(
         out,
-        "<text x=\"{x}\" y=\"{:.1}\" font-size=\"12\">\
+        "<text x=\"{}\" y=\"24\" font-size=\"12\" text-anchor=\"end\">\
          numbers on top: checkpoints; dashed: losses</text>",
-        y + 10.5
+        LEFT + WIDTH
     );
 }
 

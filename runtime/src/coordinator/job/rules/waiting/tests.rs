@@ -33,7 +33,7 @@ fn the_others_are_asked_when_a_recovery_begins_when_all_are_connected_and_when_i
     answers(&mut world, 2, 1, 20);
     let first = json!({
         "event": "ranks_waited", "ranks": [0, 2], "waited_ms": [10, 20], "rolled_back": [1],
-        "ms_ago": 0
+        "ms_ago": 1
     });
     assert_eq!(world.events("ranks_waited"), [first]);
     is_restarted(&mut world);
