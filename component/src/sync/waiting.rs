@@ -1,8 +1,8 @@
 //! How long the program has waited inside MPI with nothing to do: for `rustbtl report`, which draws
 //! whom a failure has kept waiting.
 //!
-//! Only fruitless rounds of waiting loops are counted, by the processor's own clock: no system call,
-//! no lock, and nothing at all where a message is there soon. Waits of a few microseconds are
+//! Only fruitless rounds of waiting loops are counted, by the processor's own clock: no system
+//! call, no lock, and nothing at all where a message is there soon. Waits of a few microseconds are
 //! therefore left out. With several threads it counts those of whoever has the engine; rounds that
 //! two of them end at the same time may count once.
 
