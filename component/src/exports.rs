@@ -15,6 +15,7 @@ use crate::mpi::{files, outcomes, windows};
 use crate::progress::wait;
 use crate::sync::checkpoint_requests::CheckpointRequest;
 use crate::sync::checkpoint_signals;
+use crate::sync::waiting::WAITING;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 use rustbtl_fragments::ids::*;
@@ -317,8 +318,12 @@ pub extern "C" fn rustbtl_progress() -> i32 {
     let wants_pause = happened == 0 && driver.idle.shares_processors(&shared.glue);
     let pause = if wants_pause { driver.pause() } else { None };
     shared.deliver(driver);
+    if happened == 0 {
+        WAITING.end_foreign_round();
+    }
     if let Some(pause) = pause {
         pause.sleep();
+        WAITING.end_round();
     }
     happened as i32
 }

@@ -9,6 +9,7 @@ mod deb;
 mod demo;
 mod error;
 mod install;
+mod model;
 mod paths;
 mod report;
 mod run;
@@ -50,6 +51,8 @@ enum Task {
     Campaign(campaign::CampaignOptions),
     /// Measure speed side by side with stock Open MPI
     Bench(bench::BenchOptions),
+    /// What protection and failures cost at up to 10,000 nodes, by formulas
+    Model(model::ModelOptions),
     /// A Debian package that puts the components into the installed Open MPI
     Deb(deb::DebOptions),
     /// rustbtl inside an Open MPI source tree (--with-rustbtl)
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Task::Test(options) => test::run(&options),
         Task::Campaign(options) => campaign::run(&options),
         Task::Bench(options) => bench::run(&options),
+        Task::Model(options) => model::run(&options),
         Task::Deb(options) => deb::run(&options),
         Task::OmpiTree(options) => tree::run(&options),
         Task::Parameters(options) => build::parameters::run(&options),

@@ -6,6 +6,7 @@ use crate::engine::shared::Shared;
 use crate::ffi::table::{LOG_CHECKPOINT, LOG_SPILL};
 use crate::peers::transport_setup::TransportSetup;
 use crate::sync::checkpoint_signals::{CheckpointSignals, SIGNALS};
+use crate::sync::waiting::TickRate;
 use rustbtl_coordination::control::{CheckpointId, SnapshotMemory, ToRank};
 use rustbtl_coordination::quiescence::Quiescence;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
@@ -57,6 +58,8 @@ pub(crate) struct Checkpoint {
     pub(crate) log_pressure: LogPressure,
     /// The same of what the log costs, where it has asked to be suspended.
     pub(crate) cost_pressure: LogPressure,
+    /// Of the clock by which waiting is measured.
+    pub(crate) tick_rate: TickRate,
     /// What to ask for when the log is on its way to its budget.
     pub(crate) log_full: LogFullReaction,
     pub(crate) phases: Phases,

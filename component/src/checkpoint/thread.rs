@@ -33,6 +33,7 @@ use crate::os::wake::Wake;
 use crate::peers::transport_setup::TransportSetup;
 use crate::sync::checkpoint_requests::CheckpointRequests;
 use crate::sync::checkpoint_signals::{CheckpointSignals, SIGNALS, count};
+use crate::sync::waiting::{TickRate, WAITING};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use rustbtl_coordination::control::{CheckpointId, FromRank, ReplayBlocker, ToRank};
 use rustbtl_coordination::quiescence::{CheckpointAnswer, CheckpointRefusal, Input, Quiescence};
@@ -169,6 +170,7 @@ pub fn start(
             ending: Ending::Not,
             over: false,
             log_pressure: LogPressure::default(),
+            tick_rate: TickRate::new(),
             cost_pressure: LogPressure::default(),
             log_full,
             phases: Phases::default(),
@@ -382,6 +384,10 @@ impl Checkpoint {
             ToRank::MayFinish {} => self.may_finish(),
             ToRank::Release { checkpoint: id } => drop(self.children.remove(&id)),
             ToRank::ReportStatus {} => self.status(taken),
+            ToRank::ReportWaiting { sample } => {
+                let waited_ns = self.tick_rate.ns(WAITING.ticks());
+                self.send(&FromRank::Waited { sample, waited_ns });
+            }
             ToRank::ResendDeterminants {} => self.resend_determinants(),
             ToRank::Stable { incarnation, upto } => self.stable(incarnation, upto),
             ToRank::Coordinator { addresses, secret } => self.set_coordinator(addresses, secret),
@@ -451,6 +457,7 @@ impl Checkpoint {
     /// Another process, perhaps on another node, whose clock is another one: read it afresh.
     pub(crate) fn restored_log(&mut self) {
         (self.log_pressure, self.cost_pressure) = Default::default();
+        self.tick_rate = TickRate::new();
         Self::signals().nearly_full.store(true, Ordering::Relaxed);
     }
 

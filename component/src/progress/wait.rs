@@ -9,6 +9,7 @@ use crate::engine::shared::Shared;
 use crate::ffi::operation::Op;
 use crate::ffi::table::{DONE, PENDING};
 use crate::os;
+use crate::sync::waiting::WAITING;
 use rustbtl_fragments::engine::{Source, TagMatch};
 use rustbtl_fragments::ids::CommId;
 
@@ -77,6 +78,7 @@ fn wait_long(shared: &'static Shared, op: Op) -> i32 {
         return wait_crowded(shared, op);
     }
     let mut patience = shared.enter().idle.spin;
+    WAITING.begin();
     loop {
         for _ in 0..PROGRAM_POLLS {
             if op.is_complete() {
@@ -97,6 +99,7 @@ fn wait_long(shared: &'static Shared, op: Op) -> i32 {
         } else {
             os::yield_now();
         }
+        WAITING.end_round();
     }
 }
 
@@ -134,7 +137,9 @@ fn wait_crowded(shared: &'static Shared, op: Op) -> i32 {
 /// Let others run. Nothing of the engine is held.
 fn give_way(shared: &'static Shared) {
     let pause = shared.enter().pause();
+    WAITING.begin();
     pause.map_or_else(os::yield_now, Sleep::sleep);
+    WAITING.end_round();
 }
 
 /// One thread at a time polls; who does not get the right to, sleeps until it is woken.
@@ -163,7 +168,9 @@ pub fn idle(shared: &'static Shared) {
     entered.fruitless = entered.fruitless.wrapping_add(1);
     let give_way = entered.fruitless > patience;
     drop(entered);
+    WAITING.end_foreign_round();
     if give_way {
         os::yield_now();
+        WAITING.end_round();
     }
 }

@@ -5,3 +5,4 @@ pub mod checkpoint_requests;
 pub mod checkpoint_signals;
 pub mod engine_lock;
 pub mod lock;
+pub mod waiting;

@@ -161,6 +161,13 @@ class 1 FromRank {
         /// What it does, and what it did.
         problem: String,
     },
+    /// Answer to `ReportWaiting`.
+    47 Waited {
+        /// Its number.
+        sample: u32,
+        /// How long the program has waited inside MPI with nothing to do, all in all.
+        waited_ns: u64,
+    },
     /// The payload log costs the program more than it may, or is on its way to its budget and no
     /// checkpoint is wanted for it: suspend logging towards `set`.
     12 LoggingOverBudget {
@@ -309,6 +316,11 @@ class 2 ToRank {
     45 SuspendLogging {
         /// No checkpoint before this one is under way.
         before: CheckpointId,
+    },
+    /// Answer `Waited`: others are being rolled back.
+    46 ReportWaiting {
+        /// Repeated in the answer.
+        sample: u32,
     },
     /// From the guardian: where `Determinants` can be sent without a detour.
     43 Coordinator {

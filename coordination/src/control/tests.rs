@@ -52,6 +52,11 @@ fn invariant_1_the_format_does_not_change_by_accident() {
             "0c00000002010b00 020000000201000000000000",
         ),
         (
+            FromRank::Waited { sample: 3, waited_ns: 258 }.encode(),
+            "0c00000002012f00 030000000201000000000000",
+        ),
+        (ToRank::ReportWaiting { sample: 3 }.encode(), "0400000002022e00 03000000"),
+        (
             ToRank::Begin {
                 checkpoint: CheckpointId(7),
                 kind: CheckpointKind::Global,

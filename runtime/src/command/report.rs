@@ -48,6 +48,19 @@ pub struct Row {
     pub label: String,
     /// From this time (ms since 1970) on it is in this state; none: it is not there.
     pub changes: Vec<(u64, ReportState)>,
+    /// How much of recoveries of others it has waited, in the order of time.
+    pub waits: Vec<WaitSpan>,
+}
+
+/// How much of a time a rank has waited inside MPI, or the ranks of a node on an average.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WaitSpan {
+    /// Milliseconds since 1970.
+    pub from: u64,
+    /// The same.
+    pub to: u64,
+    /// So many milliseconds between the two; when in particular is not known.
+    pub waited_ms: u64,
 }
 
 impl Row {
@@ -116,6 +129,9 @@ struct Reader {
     nodes: BTreeMap<u64, String>,
     sets: BTreeMap<u64, BTreeSet<u64>>,
     all_ready: bool,
+    /// Of ranks that run while others are rolled back: when they have answered last, and how many
+    /// milliseconds they had waited by then.
+    waited: BTreeMap<u64, (u64, u64)>,
 }
 
 fn numbers(value: &Value) -> Vec<u64> {
@@ -126,6 +142,9 @@ impl Reader {
     fn change(&mut self, ranks: impl IntoIterator<Item = u64>, time: u64, state: ReportState) {
         for rank in ranks {
             self.ranks.entry(rank).or_default().become_at(time, state);
+            if state != ReportState::Computing {
+                self.waited.remove(&rank);
+            }
         }
     }
 
@@ -176,6 +195,7 @@ impl Reader {
             }
             "set_restarted" => self.change(self.about(event), time, ReportState::Replaying),
             "replay_completed" => self.change(self.about(event), time, ReportState::Computing),
+            "ranks_waited" => self.ranks_waited(time, event),
             "guardian_disconnected" => {
                 let alive = |row: &Row| {
                     matches!(row.now(), Some(ReportState::Computing | ReportState::Pause))
@@ -187,6 +207,24 @@ impl Reader {
             "agent_gone" => self.timeline.marks.push((time, format!("agent of {}", text("node")))),
             "job_finished" => self.timeline.marks.push((time, "finish".to_owned())),
             _ => {}
+        }
+    }
+
+    fn ranks_waited(&mut self, time: u64, event: &Value) {
+        let at = time.saturating_sub(event["ms_ago"].as_u64().unwrap_or(0));
+        for (rank, ms) in numbers(&event["ranks"]).into_iter().zip(numbers(&event["waited_ms"])) {
+            let before = self.waited.insert(rank, (at, ms));
+            let Some((from, ms_before)) = before.filter(|(from, _)| *from < at) else {
+                continue;
+            };
+            if let Some(row) = self.ranks.get_mut(&rank) {
+                let waited_ms = ms.saturating_sub(ms_before).min(at - from);
+                row.waits.push(WaitSpan { from, to: at, waited_ms });
+            }
+        }
+        if numbers(&event["rolled_back"]).is_empty() {
+            // What is waited until the next recovery is the program's own.
+            self.waited.clear();
         }
     }
 
@@ -261,6 +299,7 @@ impl Reader {
             let named = |(rank, row): (&u64, &Row)| Row {
                 label: format!("rank {rank}, {}", node(rank)),
                 changes: row.changes.clone(),
+                waits: row.waits.clone(),
             };
             self.ranks.iter().map(named).collect()
         } else {
@@ -278,7 +317,17 @@ impl Reader {
 fn combined(label: String, rows: &[&Row]) -> Row {
     let times: BTreeSet<u64> =
         rows.iter().flat_map(|row| row.changes.iter().map(|(time, _)| *time)).collect();
-    let mut all = Row { label, changes: Vec::new() };
+    let mut spans: BTreeMap<(u64, u64), Vec<u64>> = BTreeMap::new();
+    for wait in rows.iter().flat_map(|row| &row.waits) {
+        spans.entry((wait.from, wait.to)).or_default().push(wait.waited_ms);
+    }
+    let average = |((from, to), ms): ((u64, u64), Vec<u64>)| WaitSpan {
+        from,
+        to,
+        waited_ms: ms.iter().sum::<u64>() / ms.len() as u64,
+    };
+    let waits = spans.into_iter().map(average).collect();
+    let mut all = Row { label, changes: Vec::new(), waits };
     for time in times {
         if let Some(state) = rows.iter().filter_map(|row| row.at(time)).max() {
             all.become_at(time, state);
@@ -344,6 +393,7 @@ mod tests {
     use ReportState::{
         Computing, Ended, Failed, Pause, Replaying, Restoring, Starting, Unreachable,
     };
+    use serde_json::json;
 
     const JOB: &str = r#"
 {"event":"guardian","node":"n0","rank":0,"unix_ms":1000}
@@ -405,6 +455,51 @@ mod tests {
         assert_eq!(row.changes, [(0, Computing), (40, Pause), (50, Failed)]);
         row.interrupt(60, 70, Pause);
         assert_eq!(row.changes.len(), 3, "a failed rank does not pause");
+    }
+
+    #[test]
+    fn who_waits_for_a_recovery_is_known_from_its_beginning_to_its_end_and_not_in_between() {
+        let line = |event: Value| event.to_string() + "\n";
+        let waited = |time: u64, ago: u64, ranks: &[u64], ms: &[u64], rolled_back: &[u64]| {
+            line(json!({
+                "v": 2, "event": "ranks_waited", "ranks": ranks, "waited_ms": ms,
+                "rolled_back": rolled_back, "ms_ago": ago, "unix_ms": time
+            }))
+        };
+        let mut events = String::new();
+        for rank in 0..3 {
+            let node = format!("n{rank}");
+            events += &line(json!({
+                "v": 2, "event": "guardian", "node": node, "rank": rank, "unix_ms": 1
+            }));
+        }
+        let span = |from, to, waited_ms| WaitSpan { from, to, waited_ms };
+        events += &line(json!({"v": 2, "event": "ready", "unix_ms": 2}));
+        events += &waited(1002, 2, &[0, 2], &[50, 60], &[1]);
+        events += &waited(1100, 0, &[0, 2], &[120, 999], &[1]);
+        events += &waited(2000, 0, &[0, 1, 2], &[1020, 0, 1060], &[]);
+        let first = [span(1000, 1100, 70), span(1100, 2000, 900)];
+        // Rank 2 says it has waited longer than there was time.
+        let other = [span(1000, 1100, 100), span(1100, 2000, 61)];
+        let rows = read("j", &events).rows;
+        assert_eq!(
+            (&rows[0].waits[..], &rows[1].waits[..], &rows[2].waits[..]),
+            (&first[..], &[][..], &other[..])
+        );
+        // Another recovery, in which rank 2 fails, too.
+        events += &waited(5000, 0, &[0, 2], &[2000, 1100], &[1]);
+        let failed = json!({"v": 2, "event": "rank_failed", "ranks": [2], "unix_ms": 5100});
+        events += &line(failed);
+        events += &waited(5200, 0, &[0], &[2100], &[1, 2]);
+        events += &waited(5300, 0, &[0, 1, 2], &[2150, 3, 4], &[]);
+        let rows = read("j", &events).rows;
+        assert_eq!(rows[0].waits[2..], [span(5000, 5200, 100), span(5200, 5300, 50)]);
+        assert_eq!(rows[2].waits, other);
+        let node = combined("n".into(), &[&rows[0], &rows[2]]);
+        assert_eq!(
+            node.waits[..3],
+            [span(1000, 1100, 85), span(1100, 2000, 480), span(5000, 5200, 100)]
+        );
     }
 
     #[test]

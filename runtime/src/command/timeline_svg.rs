@@ -22,6 +22,9 @@ const STATES: [(ReportState, &str, &str); 8] = [
     (ReportState::Ended, "none", "ended"),
 ];
 
+/// Ranks that wait while others are rolled back: as much of a bar's height as of its time.
+const WAITING: (&str, &str) = ("#d5dfc9", "waiting (share)");
+
 fn colour(state: ReportState) -> &'static str {
     STATES.iter().find(|(other, _, _)| *other == state).map_or("none", |(_, colour, _)| colour)
 }
@@ -90,6 +93,29 @@ fn bars(out: &mut String, scale: &Scale, number: usize, row: &Row, end: u64) {
     }
 }
 
+/// Over the bars of a row.
+fn waits(out: &mut String, scale: &Scale, number: usize, row: &Row) {
+    let top = TOP + scale.row * number as f64;
+    let label = escape(&row.label);
+    for wait in &row.waits {
+        let ms = wait.to.saturating_sub(wait.from);
+        if wait.waited_ms == 0 || ms == 0 {
+            continue;
+        }
+        let height = scale.row * 0.8 * (wait.waited_ms as f64 / ms as f64).min(1.0);
+        let x = scale.x(wait.from);
+        let width = (scale.x(wait.to) - x).max(0.8);
+        let _ = writeln!(
+            out,
+            "<rect x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
+             fill=\"{}\"><title>{label}: waiting, {:.3} s of {:.3} s</title></rect>",
+            WAITING.0,
+            wait.waited_ms as f64 / 1e3,
+            ms as f64 / 1e3
+        );
+    }
+}
+
 fn checkpoints(out: &mut String, scale: &Scale, timeline: &Timeline) {
     let height = scale.bottom - TOP + 6.0;
     for checkpoint in &timeline.checkpoints {
@@ -144,10 +170,10 @@ fn legend(out: &mut String, scale: &Scale, timeline: &Timeline) {
     let seen = |state: ReportState| {
         timeline.rows.iter().any(|row| row.changes.iter().any(|(_, other)| *other == state))
     };
-    for (state, colour, name) in STATES {
-        if colour == "none" || !seen(state) {
-            continue;
-        }
+    let waited = timeline.rows.iter().flat_map(|row| &row.waits).any(|wait| wait.waited_ms > 0);
+    let states = STATES.into_iter().filter(|(state, ..)| seen(*state));
+    let states = states.map(|(_, colour, name)| (colour, name)).chain(waited.then_some(WAITING));
+    for (colour, name) in states.filter(|(colour, _)| *colour != "none") {
         let _ = writeln!(
             out,
             "<rect x=\"{x}\" y=\"{y:.1}\" width=\"12\" height=\"12\" fill=\"{colour}\"/>\n\
@@ -159,9 +185,9 @@ fn legend(out: &mut String, scale: &Scale, timeline: &Timeline) {
     }
     let _ = writeln!(
         out,
-        "<text x=\"{x}\" y=\"{:.1}\" font-size=\"12\">\
+        "<text x=\"{}\" y=\"24\" font-size=\"12\" text-anchor=\"end\">\
          numbers on top: checkpoints; dashed: losses</text>",
-        y + 10.5
+        LEFT + WIDTH
     );
 }
 
@@ -179,6 +205,7 @@ pub fn draw(timeline: &Timeline) -> String {
     axis(&mut out, &scale);
     for (number, row) in timeline.rows.iter().enumerate() {
         bars(&mut out, &scale, number, row, timeline.span.1);
+        waits(&mut out, &scale, number, row);
     }
     checkpoints(&mut out, &scale, timeline);
     legend(&mut out, &scale, timeline);
@@ -194,6 +221,13 @@ mod tests {
     #[test]
     fn ticks_are_round_numbers() {
         assert_eq!([0.5, 3.0, 12.0, 60.0, 7200.0].map(step), [0.05, 0.5, 2.0, 10.0, 1000.0]);
+    }
+
+    /// If a change is meant: look at the drawing, then put it in place of the file.
+    #[test]
+    fn golden_drawing_of_a_recovery_that_keeps_others_waiting() {
+        let drawing = draw(&read("job", include_str!("golden/recovery.jsonl")));
+        assert_eq!(drawing, include_str!("golden/recovery.svg"), "drawn:\n{drawing}");
     }
 
     #[test]

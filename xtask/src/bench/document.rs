@@ -78,7 +78,7 @@ pub fn write_json(
 }
 
 /// Replaces what is between `<!-- bench:NAME -->` and `<!-- /bench:NAME -->`; other text stays.
-fn replace(text: &str, name: &str, by: &str) -> Option<String> {
+pub fn replace(text: &str, name: &str, by: &str) -> Option<String> {
     let (begin, end) = (format!("<!-- bench:{name} -->"), format!("<!-- /bench:{name} -->"));
     let (before, rest) = text.split_once(&begin)?;
     let (_, after) = rest.split_once(&end)?;

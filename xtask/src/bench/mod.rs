@@ -5,10 +5,10 @@
 
 mod busy;
 mod callgrind;
-mod chart;
+pub mod chart;
 mod checkpoints;
 mod curves;
-mod document;
+pub mod document;
 mod experiments;
 mod hpcc;
 mod judge;
@@ -18,7 +18,7 @@ mod machine;
 mod measured;
 mod nas;
 mod rows;
-mod stats;
+pub mod stats;
 mod table;
 mod ucx;
 

@@ -17,6 +17,7 @@ use crate::coordinator::job::tables::silence::NodeSilence;
 use crate::coordinator::job::tables::spares::Spares;
 use crate::coordinator::job::tables::suspensions::Suspensions;
 use crate::coordinator::job::tables::unreachable::UnreachableAgents;
+use crate::coordinator::job::tables::waiting::Waiting;
 use crate::settings::Printed;
 use crate::store;
 use crate::store::{Image, Manifest};
@@ -129,6 +130,7 @@ pub struct Job {
     pub(crate) scheduler: Option<CheckpointScheduler>,
     pub(crate) recovery: Recovery,
     pub(crate) suspensions: Suspensions,
+    pub(crate) waiting: Waiting,
     pub(crate) storage: Replicas,
     pub(crate) spares: Spares,
     pub(crate) unreachable: UnreachableAgents,
@@ -166,6 +168,7 @@ impl Job {
             scheduler: None,
             recovery: Recovery::default(),
             suspensions: Suspensions::default(),
+            waiting: Waiting::default(),
             storage: Replicas::default(),
             spares: Spares::default(),
             unreachable: UnreachableAgents::default(),
@@ -364,6 +367,9 @@ impl Job {
             FromRank::Status { log_bytes, log_bytes_peak, messages, largest, log_budget } => {
                 rank.log = Some([log_bytes, log_bytes_peak, messages, log_budget]);
                 rank.log_for = largest;
+            }
+            FromRank::Waited { sample, waited_ns } => {
+                self.rank_waited(now, id, sample, waited_ns);
             }
             FromRank::ReceivedVector { checkpoint, to, bytes } => {
                 // What an earlier incarnation sends may be of a checkpoint that no longer exists.

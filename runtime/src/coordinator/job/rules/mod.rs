@@ -18,3 +18,4 @@ pub(crate) mod rollback_all;
 pub(crate) mod status;
 pub(crate) mod suspension;
 pub(crate) mod unreachable_agents;
+pub(crate) mod waiting;

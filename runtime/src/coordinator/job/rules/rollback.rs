@@ -180,6 +180,9 @@ impl Job {
                 }
             }
         }
+        if !sets.is_empty() {
+            self.sample_waiting(now);
+        }
         Ok(())
     }
 
@@ -489,6 +492,7 @@ impl Job {
         self.replenish(now);
         if self.recovery.rollbacks.values().all(|rollback| rollback.phase == Phase::Replaying) {
             self.effects.push_back(Effect::Mpirun(MpirunOrder::Recovered));
+            self.sample_waiting_again(now);
         }
         // Or nobody else has received anything that must be replayed.
         if all_are || global || self.is_whole_job(set) {
@@ -532,6 +536,9 @@ impl Job {
             self.notify_recovered(set, rollback, ms);
         }
         self.input(now, Input::ReplayComplete { set });
+        if self.recovery.rollbacks.is_empty() {
+            self.sample_waiting_again(now);
+        }
     }
 
     /// Nothing is unprotected: a checkpoint of all sets as soon as the job runs.

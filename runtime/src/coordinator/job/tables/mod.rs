@@ -14,3 +14,4 @@ pub(crate) mod spares;
 pub(crate) mod suspensions;
 pub(crate) mod text;
 pub(crate) mod unreachable;
+pub(crate) mod waiting;
