@@ -28,6 +28,7 @@
 pub mod block;
 pub mod codec;
 pub mod header;
+mod page_checksum;
 pub mod record;
 
 #[cfg(test)]
@@ -36,6 +37,7 @@ mod tests;
 pub use block::{BLOCK_BYTES_MAX, Block, Compression, Elsewhere};
 pub use codec::{ImageError, Reader, Sink};
 pub use header::{HEADER_BYTES, Header, VERSION};
+pub use page_checksum::append_page;
 pub use record::{Record, records};
 
 /// Checksum of headers, metadata, tables and blocks (CRC-32, as in IEEE 802.3).

@@ -43,6 +43,11 @@ pub const GUARDIAN_FD: &str = "RUSTBTL_GUARDIAN_FD";
 pub const GUARDIAN_FD_NUMBER: i32 = 199;
 /// Folder in which a rank records what it changes in files.
 pub const UNDO: &str = "RUSTBTL_UNDO";
+/// Of a program: its images are incremental, so it has the kernel note what it writes.
+pub const TRACK_CHANGES: &str = "RUSTBTL_TRACK_CHANGES";
+/// For tests: pages that a program calls unchanged are read all the same, and an image in which one
+/// has changed is refused.
+pub const VERIFY_UNCHANGED: &str = "RUSTBTL_VERIFY_UNCHANGED";
 /// Where the node's directory goes, if not into the session's.
 pub const TMP: &str = "RUSTBTL_TMP";
 /// Milliseconds after which a silent node counts as failed.

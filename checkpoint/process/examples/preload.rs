@@ -1,8 +1,8 @@
 //! A checkpoint thread for any dynamically linked program, by LD_PRELOAD: used by the tests.
 //!
 //! It takes orders from the socket whose number is in RUSTBTL_TEST_FD, one packet each:
-//! `fork`, `pause`, `either`, with `;mute=N,N;drop=N,N;dead=HEX-HEX`. It answers with packets that
-//! begin with a letter: C (continued: pid, timings, description), P (paused), E (error), R
+//! `fork`, `pause`, `either`, with `;mute=N,N;drop=N,N;dead=HEX-HEX;track`. It answers with packets
+//! that begin with a letter: C (continued: pid, timings, description), P (paused), E (error), R
 //! (restored).
 
 #[path = "support/pmix.rs"]
@@ -137,6 +137,7 @@ fn serve(socket: RawFd) {
                 _ => Copying::ForkOrPause,
             },
             while_paused: Some(&mut while_paused),
+            track_changes: order.contains(";track"),
             ..FreezeOptions::default()
         };
         if order.contains(";collapse") {

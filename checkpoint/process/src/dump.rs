@@ -25,11 +25,14 @@ pub struct WriteOptions {
     pub threads: usize,
     /// fsync file and folder.
     pub sync: bool,
+    /// Read pages, too, of which the kernel says that they were not written, and refuse the image
+    /// if they have changed: for tests. Pages that the program has given back (MADV_FREE) may.
+    pub verify_unchanged: bool,
 }
 
 impl Default for WriteOptions {
     fn default() -> Self {
-        Self { compression: Compression::None, threads: 1, sync: true }
+        Self { compression: Compression::None, threads: 1, sync: true, verify_unchanged: false }
     }
 }
 
@@ -42,6 +45,8 @@ pub struct ImageStats {
     pub zero_bytes: u64,
     /// Of these, in older images, and so not stored.
     pub elsewhere_bytes: u64,
+    /// Of these, not even read: the kernel says that they were not written since.
+    pub unread_bytes: u64,
     /// Blocks as stored.
     pub stored_bytes: u64,
     /// The whole file.

@@ -11,6 +11,7 @@
 //! 4. What cannot be restored is refused with its name; it is never silently left out.
 //! 5. A restored process continues exactly where `freeze` was called, once.
 
+mod changes;
 mod describe;
 mod descriptors;
 mod failure;
@@ -86,6 +87,10 @@ pub struct FreezeOptions<'a> {
     /// Where the process records what it changes in files, and the epoch that begins now
     /// (`crate::file_undo`); its descriptor is `dropped`.
     pub file_undo: Option<(&'a [u8], u64)>,
+    /// Have the kernel note what is written between snapshots, where it can, so that the writer of
+    /// an incremental image reads only that (`changes.rs`). Not for [`Copying::Pause`]. Memory that
+    /// it notes cannot be made huge pages of again: see `DESIGN.md`.
+    pub track_changes: bool,
     /// How long to wait until all threads are suspended.
     pub suspend_timeout_ms: u32,
 }
@@ -103,6 +108,7 @@ impl Default for FreezeOptions<'_> {
             before_release: None,
             while_paused: None,
             file_undo: None,
+            track_changes: false,
             suspend_timeout_ms: 10_000,
         }
     }

@@ -118,10 +118,15 @@ impl Block {
         }
     }
 
-    /// The entry of memory that is in another image.
-    pub fn refer((space, address): (u16, u64), memory: &[u8], elsewhere: Elsewhere) -> Self {
-        let stored = Self::of((space, address), memory.len(), memory, Compression::None);
-        Self { stored: 0, elsewhere: Some(elsewhere), ..stored }
+    /// The entry of memory that is in another image, from its size and checksum.
+    pub const fn refer(
+        (space, address): (u16, u64),
+        (bytes, checksum): (u32, u32),
+        elsewhere: Elsewhere,
+    ) -> Self {
+        let (offset, stored, compression) = (0, 0, Compression::None);
+        let elsewhere = Some(elsewhere);
+        Self { address, offset, bytes, stored, checksum, space, compression, elsewhere }
     }
 
     /// Puts memory into the form in which it is stored, where that needs no library: the entry, and

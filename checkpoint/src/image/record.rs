@@ -225,6 +225,16 @@ records! {
         /// The epoch that begins with this image.
         epoch: u64,
     }
+    /// Memory that was not written between two snapshots, as the kernel has noted (freeze). It is
+    /// for the writer of this image, and not part of it.
+    12 Unchanged<'a> {
+        /// Number of the snapshot since which; 0: there is none.
+        since: u64,
+        /// Number of this snapshot.
+        snapshot: u64,
+        /// Runs in order: `u64` first byte, `u64` one behind the last.
+        runs: &'a [u8],
+    }
     /// A mapping (dump).
     32 Mapping<'a> {
         /// First byte.

@@ -144,7 +144,7 @@ fn golden_bytes_of_records_and_entries() {
 #[test]
 fn golden_bytes_of_an_entry_that_refers_to_another_image() {
     let elsewhere = Elsewhere { image: 2, block: 7, skip: 0x3000 };
-    let block = Block::refer((1, 0x2000), &[5; 4096], elsewhere);
+    let block = Block::refer((1, 0x2000), (4096, checksum(&[5; 4096])), elsewhere);
     let mut bytes = Vec::new();
     block.encode(&mut bytes);
     let expected = "00200000000000000700000000300000001000000000000078782c7b01000002";
@@ -158,7 +158,7 @@ fn golden_bytes_of_an_entry_that_refers_to_another_image() {
 fn invariant_6_references_that_cannot_be_are_refused() {
     let whole = BLOCK_BYTES_MAX as u32;
     let good = Elsewhere { image: 1, block: 0, skip: 0x3000 };
-    let of = |elsewhere| Block::refer((0, 0x2000), &[5; 4096], elsewhere);
+    let of = |elsewhere| Block::refer((0, 0x2000), (4096, checksum(&[5; 4096])), elsewhere);
     let refused = |block: Block| {
         let mut bytes = Vec::new();
         block.encode(&mut bytes);

@@ -106,6 +106,7 @@ pub(crate) fn take(
         dead: &dead,
         copying: Copying::ForkOrPause,
         while_paused: Some(&mut while_paused),
+        track_changes: checkpoint.tracks_changes,
         file_undo: record.as_ref().map(|(folder, epoch)| (&folder[..], *epoch)),
         ..FreezeOptions::default()
     };
@@ -113,6 +114,7 @@ pub(crate) fn take(
     if frozen.is_err() {
         barrier.failed();
     }
+    checkpoint.say_how_changes_are_found();
     // A restored process continues when it knows of which job it is.
     let restored = matches!(frozen, Ok(Outcome::Restored(_)));
     if !restored && let Some(files) = files.take() {

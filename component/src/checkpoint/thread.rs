@@ -60,6 +60,9 @@ pub struct Recorded {
     pub sources: bool,
 }
 
+/// The guardian sets it where it writes incremental images.
+const TRACK_CHANGES: &str = "RUSTBTL_TRACK_CHANGES";
+
 /// Start the thread if a guardian protects this process. `members`: the own set; `huge_pages`:
 /// have the kernel use them before a snapshot is taken; `endpoint`: the own one.
 pub fn start(
@@ -157,6 +160,9 @@ pub fn start(
             quiescence,
             members,
             huge_pages,
+            // Memory that the kernel notes cannot be made huge pages of again.
+            tracks_changes: !huge_pages && std::env::var_os(TRACK_CHANGES).is_some(),
+            says_changes: false,
             huge_pages_for: CheckpointId(0),
             freezer,
             children: BTreeMap::new(),
@@ -405,6 +411,18 @@ impl Checkpoint {
             self.huge_pages_for = id;
             self.freezer.make_huge_pages();
         }
+    }
+
+    /// Once, behind the first snapshot.
+    pub(crate) fn say_how_changes_are_found(&mut self) {
+        if core::mem::replace(&mut self.says_changes, true) || !self.tracks_changes {
+            return;
+        }
+        let noted = self.freezer.tracks_changes();
+        self.shared.glue.verbose(verbose::INFO, || {
+            let how = if noted { "pages that the kernel notes (PAGEMAP_SCAN)" } else { "hashes" };
+            format!("incremental images: what has changed is found by {how}")
+        });
     }
 
     /// Ask for what the log wants: a checkpoint, or to be suspended.

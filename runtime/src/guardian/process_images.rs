@@ -109,7 +109,8 @@ impl ImageStore for ProcessImages {
             SnapshotMemory::InPause => source.program as u32,
         };
         let compression = self.style.compression;
-        let options = WriteOptions { compression, ..WriteOptions::default() };
+        let verify_unchanged = std::env::var_os(settings::VERIFY_UNCHANGED).is_some();
+        let options = WriteOptions { compression, verify_unchanged, ..WriteOptions::default() };
         // An image of an aborted checkpoint may still be being written: then this one is full.
         let history = || self.history.lock().unwrap_or_else(PoisonError::into_inner);
         let older = history().take();

@@ -2,7 +2,7 @@
 
 use crate::guardian::output::Ends;
 use crate::os;
-use crate::settings;
+use crate::settings::{self, Images};
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -64,6 +64,10 @@ pub fn start(
     command.env(settings::GUARDIAN_FD, number.to_string());
     if let Some(undo) = undo {
         command.env(settings::UNDO, undo);
+    }
+    let images = env::var(settings::IMAGES).ok().and_then(|text| text.parse::<Images>().ok());
+    if images.is_some_and(|images| images.full_every > 1) {
+        command.env(settings::TRACK_CHANGES, "1");
     }
     let [out, err] = ends.0;
     if let Some(out) = out {

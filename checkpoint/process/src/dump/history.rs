@@ -11,10 +11,13 @@
 //! 1. An image refers only to files that have a name in its own folder.
 //! 2. Of any `full_every` images in a row, one refers to none.
 //! 3. After an error the next image is a full one, never a wrong one.
+//! 4. A page is taken as unchanged without being read only if the kernel has noted no write to it
+//!    since the very snapshot that was added last, and the image that has it has a name beside the
+//!    new one.
 
 use crate::pages::PAGE;
-use rustbtl_checkpoint::image::record::Base;
-use rustbtl_checkpoint::image::{Block, Elsewhere, Header};
+use rustbtl_checkpoint::image::record::{self, Base};
+use rustbtl_checkpoint::image::{Block, Elsewhere, Header, checksum};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
@@ -38,6 +41,8 @@ pub struct History {
     /// Images that pages are in, the oldest first.
     files: Vec<BaseImage>,
     pages: BTreeMap<Object, Vec<KnownPage>>,
+    /// Number of the snapshot of the last image, as the process has given it; 0: none.
+    snapshot: u64,
 }
 
 /// An image that pages are in.
@@ -50,11 +55,12 @@ struct BaseImage {
     table_checksum: u32,
 }
 
-/// Where a page was found last.
+/// Where a page was found last. 40 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct KnownPage {
     number: u64,
-    hash: u128,
+    hash: [u64; 2],
+    checksum: u32,
     block: u32,
     /// Index in `History::files`.
     file: u8,
@@ -67,9 +73,38 @@ struct KnownPage {
 pub struct PageHash {
     /// Space and page number.
     pub at: (u16, u64),
-    hash: u128,
+    hash: [u64; 2],
+    /// Of the page.
+    pub checksum: u32,
     /// Where it is already. The image's number is that in `LinkedBases`.
     pub elsewhere: Option<Elsewhere>,
+}
+
+/// What a process says of memory that was not written: `record::Unchanged`.
+#[derive(Clone, Debug, Default)]
+pub struct Unchanged {
+    /// Number of the snapshot since which; 0: none.
+    pub since: u64,
+    /// Number of this snapshot; 0: none.
+    pub snapshot: u64,
+    /// Runs in order: first page, one behind the last.
+    pub runs: Vec<(u64, u64)>,
+}
+
+impl Unchanged {
+    /// From the record. Runs that are not in order are none.
+    pub fn of(record: &record::Unchanged<'_>) -> Self {
+        let (mut runs, mut free) = (Vec::new(), 0);
+        for run in record.runs.as_chunks::<8>().0.chunks_exact(2) {
+            let [start, end] = [run[0], run[1]].map(|word| u64::from_le_bytes(word) / PAGE);
+            if start < free || end <= start {
+                return Self { since: 0, snapshot: record.snapshot, runs: Vec::new() };
+            }
+            free = end;
+            runs.push((start, end));
+        }
+        Self { since: record.since, snapshot: record.snapshot, runs }
+    }
 }
 
 /// Images that the next one may refer to: they have a name in its folder.
@@ -77,6 +112,8 @@ pub struct PageHash {
 pub struct LinkedBases<'a> {
     history: &'a History,
     links: Vec<Option<PathBuf>>,
+    /// Pages of the process that were not written since the last image.
+    unchanged: &'a [(u64, u64)],
     /// By space.
     objects: Vec<&'a [KnownPage]>,
 }
@@ -86,7 +123,8 @@ impl History {
     pub fn new(full_every: u32) -> Self {
         // Images are numbered by a byte.
         let full_every = full_every.min(u32::from(u8::MAX));
-        Self { full_every, chain: 0, next: 1, files: Vec::new(), pages: BTreeMap::new() }
+        let (files, pages) = (Vec::new(), BTreeMap::new());
+        Self { full_every, chain: 0, next: 1, files, pages, snapshot: 0 }
     }
 
     /// Are images incremental at all?
@@ -95,8 +133,13 @@ impl History {
     }
 
     /// Gives the images that pages are in names beside `image`. `objects`: in the order of spaces,
-    /// from 0 on.
-    pub fn link_bases<'a>(&'a self, image: &Path, objects: &[Object]) -> LinkedBases<'a> {
+    /// from 0 on. `unchanged`: what the process says.
+    pub fn link_bases<'a>(
+        &'a self,
+        image: &Path,
+        objects: &[Object],
+        unchanged: &'a Unchanged,
+    ) -> LinkedBases<'a> {
         // Invariant 2.
         let next_is_full = self.chain == 0 || self.chain >= self.full_every;
         let files = if next_is_full { &[][..] } else { &self.files[..] };
@@ -108,13 +151,18 @@ impl History {
         });
         let links = links.collect();
         let pages = |object| self.pages.get(object).map_or(&[][..], Vec::as_slice);
-        LinkedBases { history: self, links, objects: objects.iter().map(pages).collect() }
+        // Invariant 4.
+        let known = unchanged.since != 0 && unchanged.since == self.snapshot;
+        let unchanged = if known { &unchanged.runs[..] } else { &[] };
+        let objects = objects.iter().map(pages).collect();
+        LinkedBases { history: self, links, unchanged, objects }
     }
 
-    /// An image was written that is known as `path`: its pages, and where they are.
+    /// An image of this snapshot was written that is known as `path`: its pages, and where they
+    /// are.
     pub fn add(
         &mut self,
-        path: &Path,
+        (path, snapshot): (&Path, u64),
         (header, bytes): (&Header, u64),
         objects: &[Object],
         (blocks, noted): (&[Block], &[PageHash]),
@@ -147,11 +195,12 @@ impl History {
             let (file, of, skip) = block.elsewhere.map_or((own, at as u32, within), |e| {
                 (e.image - 1, e.block, e.skip / PAGE as u32 + within)
             });
-            let note = KnownPage { number, hash: page.hash, block: of, file, skip: skip as u8 };
+            let PageHash { hash, checksum, .. } = *page;
+            let note = KnownPage { number, hash, checksum, block: of, file, skip: skip as u8 };
             pages.entry(*object).or_default().push(note);
         }
         self.next += 1;
-        (self.files, self.pages) = (files, pages);
+        (self.files, self.pages, self.snapshot) = (files, pages, snapshot);
     }
 }
 
@@ -159,17 +208,46 @@ impl LinkedBases<'_> {
     /// Hash of a page that is not zero, and where it is already.
     pub fn note(&self, space: u16, address: u64, memory: &[u8]) -> PageHash {
         let (number, hash) = (address / PAGE, XxHash3_128::oneshot(memory));
-        let pages = self.objects.get(space as usize).copied().unwrap_or_default();
+        let hash = [hash as u64, (hash >> 64) as u64];
+        let pages = self.pages_of(space);
         let found = pages.binary_search_by_key(&number, |page| page.number).ok();
         let same = found.map(|at| pages[at]).filter(|page| page.hash == hash);
-        let linked =
-            |page: &KnownPage| self.links.get(usize::from(page.file)).is_some_and(Option::is_some);
-        let elsewhere = same.filter(linked).map(|page| Elsewhere {
-            image: page.file + 1,
-            block: page.block,
-            skip: u32::from(page.skip) * PAGE as u32,
-        });
-        PageHash { at: (space, number), hash, elsewhere }
+        let checksum = same.map_or_else(|| checksum(memory), |page| page.checksum);
+        let elsewhere = same.and_then(|page| self.place(&page));
+        PageHash { at: (space, number), hash, checksum, elsewhere }
+    }
+
+    /// Of pages of the process in a row, those that need not be read.
+    pub fn unchanged(&self, address: u64, pages: usize) -> Vec<Option<PageHash>> {
+        let (first, behind) = (address / PAGE, address / PAGE + pages as u64);
+        let known = self.pages_of(0);
+        let mut at = known.partition_point(|page| page.number < first);
+        let from = self.unchanged.partition_point(|run| run.1 <= first);
+        let mut all = Vec::new();
+        for &(start, end) in self.unchanged[from..].iter().take_while(|run| run.0 < behind) {
+            at += known[at..].partition_point(|page| page.number < start);
+            let of_run = known[at..].iter().take_while(|page| page.number < end.min(behind));
+            for page in of_run {
+                at += 1;
+                let Some(elsewhere) = self.place(page) else { continue };
+                let KnownPage { number, hash, checksum, .. } = *page;
+                all.resize(pages, None);
+                let note = PageHash { at: (0, number), hash, checksum, elsewhere: Some(elsewhere) };
+                all[(number - first) as usize] = Some(note);
+            }
+        }
+        all
+    }
+
+    fn pages_of(&self, space: u16) -> &[KnownPage] {
+        self.objects.get(usize::from(space)).copied().unwrap_or_default()
+    }
+
+    /// Where a page is, if that image has a name beside the new one.
+    fn place(&self, page: &KnownPage) -> Option<Elsewhere> {
+        self.links.get(usize::from(page.file))?.as_ref()?;
+        let (image, skip) = (page.file + 1, u32::from(page.skip) * PAGE as u32);
+        Some(Elsewhere { image, block: page.block, skip })
     }
 
     /// Renumbers the images that blocks do refer to, and writes their records; the other names are
@@ -199,6 +277,14 @@ impl LinkedBases<'_> {
             }
         }
         bases
+    }
+}
+
+impl PageHash {
+    /// Is it a page with this content?
+    pub fn is_of(&self, memory: &[u8]) -> bool {
+        let hash = XxHash3_128::oneshot(memory);
+        self.hash == [hash as u64, (hash >> 64) as u64]
     }
 }
 

@@ -1,7 +1,7 @@
 //! Writing an image: the description that the process made, and its memory, read by this process.
 
 use super::draft::Draft;
-use super::history::History;
+use super::history::{History, Unchanged};
 use super::maps::{self, Usage};
 use super::store::{Piece, Stored, store};
 use super::{ImageStats, WriteOptions};
@@ -28,6 +28,7 @@ struct Gathered {
     identities: BTreeMap<PathBuf, FileIdentity>,
     /// Device and inode of each space; (0, 0) is the memory itself.
     objects: Vec<(u64, u64)>,
+    unchanged: Unchanged,
 }
 
 /// Writes the image of the process `pid` (a frozen child, or one that waits in `while_paused`).
@@ -78,16 +79,16 @@ fn write_gathered(
     history: &mut History,
 ) -> Result<ImageStats, ProcessImageError> {
     let draft = Draft::create(path)?;
-    let linked_bases = history.is_on().then(|| history.link_bases(known_as, &gathered.objects));
+    let Gathered { metadata, pieces, objects, unchanged, .. } = &mut gathered;
+    let linked_bases = history.is_on().then(|| history.link_bases(known_as, objects, unchanged));
     let Stored { mut blocks, mut noted, end, mut stats } =
-        store(memory, &gathered.pieces, &draft, options, linked_bases.as_ref())?;
+        store(memory, pieces, &draft, options, linked_bases.as_ref())?;
     blocks.sort_unstable_by_key(|block| (block.space, block.address));
     noted.sort_unstable_by_key(|noted| noted.at);
-    let bases =
-        linked_bases.map(|linked_bases| linked_bases.finish(&mut blocks, &mut gathered.metadata));
+    let bases = linked_bases.map(|linked_bases| linked_bases.finish(&mut blocks, metadata));
     stats.blocks = blocks.len() as u64;
     let publish = || -> Result<_, ProcessImageError> {
-        let finished = draft.finish(end, &gathered.metadata, &blocks)?;
+        let finished = draft.finish(end, metadata, &blocks)?;
         is_whole()?;
         let start = Instant::now();
         draft.publish(options.sync)?;
@@ -100,7 +101,8 @@ fn write_gathered(
     (stats.file_bytes, stats.sync_us) = (finished.1, sync_us);
     if let Some(bases) = &bases {
         let (written, found) = ((&finished.0, finished.1), (&blocks[..], &noted[..]));
-        history.add(known_as, written, &gathered.objects, found, bases);
+        let of = (known_as, unchanged.snapshot);
+        history.add(of, written, objects, found, bases);
     }
     Ok(stats)
 }
@@ -113,7 +115,8 @@ fn is_dead(stat: &[u8]) -> bool {
 impl Default for Gathered {
     fn default() -> Self {
         let (metadata, pieces, identities) = (Vec::new(), Vec::new(), BTreeMap::new());
-        Self { metadata, pieces, identities, objects: vec![(0, 0)] }
+        let (objects, unchanged) = (vec![(0, 0)], Unchanged::default());
+        Self { metadata, pieces, identities, objects, unchanged }
     }
 }
 
@@ -133,9 +136,11 @@ impl Gathered {
                 Record::SharedRun(run) => runs.push(run),
                 Record::NotForked(range) => not_forked.push(range),
                 Record::Maps(maps) => text = maps.text,
+                Record::Unchanged(record) => self.unchanged = Unchanged::of(&record),
                 _ => {}
             }
-            if !matches!(record, Record::SharedRun(_) | Record::Maps(_)) {
+            // What only the writer needs.
+            if !matches!(record, Record::SharedRun(_) | Record::Maps(_) | Record::Unchanged(_)) {
                 record.encode(&mut self.metadata);
             }
         }

@@ -79,9 +79,10 @@ impl OpenDescriptor<'_> {
     }
 }
 
-/// Writes a record for every open descriptor.
+/// Writes a record for every open descriptor, but for `own`, which is not there after a restore.
 pub fn describe(
     options: &FreezeOptions<'_>,
+    own: Option<i32>,
     description: &mut Description,
     scratch: &mut ScratchBuffers,
 ) -> Result<(), FreezeFailure> {
@@ -89,7 +90,7 @@ pub fn describe(
     known.clear();
     proc_files::numbers_in(b"/proc/self/fd\0", text, |fd| {
         let fd = fd as i32;
-        if !options.dropped.contains(&fd) {
+        if !options.dropped.contains(&fd) && own != Some(fd) {
             let (kind, device, inode, special) = (0, 0, 0, 0);
             known.push(KnownDescriptor { fd, kind, device, inode, special, first: true });
         }

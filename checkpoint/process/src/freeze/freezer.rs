@@ -2,6 +2,7 @@
 //!
 //! Source: FACTS-image §6. Invariants 1 and 5 of `freeze.rs`.
 
+use super::changes::Changes;
 use super::describe::{self, Subject};
 use super::descriptors::{self, ScratchBuffers};
 use super::failure::{FreezeFailure, Name};
@@ -43,6 +44,7 @@ pub struct Freezer {
     copies: MemoryCopies,
     restore_args: MmapVec<u8>,
     tid_remap: TidRemap,
+    changes: Changes,
     /// It belongs to its thread.
     thread: PhantomData<*mut ()>,
 }
@@ -111,6 +113,7 @@ impl Freezer {
             copies: MemoryCopies::new().map_err(no_memory)?,
             restore_args,
             tid_remap: TidRemap::new().map_err(no_memory)?,
+            changes: Changes::new().map_err(no_memory)?,
             thread: PhantomData,
         })
     }
@@ -124,10 +127,17 @@ impl Freezer {
         let _ = huge_pages::collapse(&mut self.maps);
     }
 
+    /// Does the kernel note what is written since the last snapshot? If not, although
+    /// [`FreezeOptions::track_changes`] asks for it, it cannot.
+    pub fn tracks_changes(&self) -> bool {
+        self.changes.is_on()
+    }
+
     /// Takes a snapshot of the process. Returns in this process, and once more in each process that
     /// is restored from the image.
     pub fn freeze(&mut self, options: &mut FreezeOptions<'_>) -> Result<Outcome, FreezeError> {
         self.prepare().map_err(FreezeError::from)?;
+        self.changes.prepare(options.track_changes && options.copying != Copying::Pause);
         let mut active = ActiveFreeze {
             freezer: self,
             options,
@@ -146,6 +156,7 @@ impl Freezer {
         let ActiveFreeze { timings, outcome, .. } = active;
         match outcome {
             Ok(FreezeExit::Child(pid)) => {
+                self.changes.finish(&mut self.description);
                 let child = Some(FrozenChild { pid });
                 let description = self.description.items().to_vec();
                 Ok(Outcome::Continued(Continued { child, description, timings }))
@@ -326,9 +337,14 @@ impl ActiveFreeze<'_, '_> {
         self.timings.describe_us = since(&mut at);
         // Before the list of mappings is read, since it changes them.
         advise(self.options.dead, libc::MADV_WIPEONFORK);
-        let copied = freezer.copy(self.options, fork);
+        let watched = freezer.changes.watch_all(&mut freezer.maps);
+        let copied = watched.and_then(|()| freezer.copy(self.options, fork));
         self.timings.copy_us = since(&mut at);
-        let result = copied.and_then(|()| if fork { clone_frozen() } else { Ok(None) });
+        let result = copied.and_then(|()| {
+            // Invariant 3 of `changes.rs`: nothing but the clone comes behind it.
+            freezer.changes.protect();
+            if fork { clone_frozen() } else { Ok(None) }
+        });
         let result = match result {
             Ok(Some(pid)) => Ok(FreezeExit::Child(pid)),
             Ok(None) => self.paused(),
@@ -337,6 +353,8 @@ impl ActiveFreeze<'_, '_> {
                     && self.options.while_paused.is_some() =>
             {
                 self.freezer.copies.free();
+                // Memory of this process that is watched would be refused.
+                self.freezer.changes.end();
                 let options = &*self.options;
                 let described = self.freezer.describe(options, &self.context);
                 let copied = described.and_then(|()| self.freezer.copy(options, false));
@@ -399,7 +417,8 @@ impl Freezer {
         if let Some((folder, epoch)) = options.file_undo {
             FileUndo { folder, epoch }.encode(&mut self.description);
         }
-        descriptors::describe(options, &mut self.description, &mut self.scratch)
+        let own = self.changes.descriptor();
+        descriptors::describe(options, own, &mut self.description, &mut self.scratch)
     }
 
     fn copy(&mut self, options: &FreezeOptions<'_>, fork: bool) -> Result<(), FreezeFailure> {
@@ -425,6 +444,7 @@ impl Freezer {
     /// All that happens while threads are suspended, in the restored process.
     fn resume_after_restore(&mut self) -> Result<(), FreezeFailure> {
         self.copies.forget();
+        self.changes.forget();
         self.wait_until(20_000, |state| state == RESTORED, "was not restored in time")?;
         // The restorer has written them into the memory of the vector.
         self.restore_args.clear();

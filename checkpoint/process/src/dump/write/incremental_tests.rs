@@ -6,6 +6,7 @@ use crate::dump::{Compression, is_base_of};
 use crate::restore::image_file::{ImageFile, ReadBuffers};
 use proptest::prelude::*;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ops::Range;
 
 const PAGE: usize = 4096;
 /// More than a block.
@@ -33,18 +34,37 @@ impl Subject {
 
     /// Writes an image: the lower half as memory, the upper as a shared object.
     fn write(&self, path: &Path, compression: Compression, history: &mut History) -> ImageStats {
+        let options = WriteOptions { compression, ..WriteOptions::default() };
+        self.write_told(path, (0, 0, &[]), options, history).unwrap()
+    }
+
+    /// The same; the process says of which snapshot this is, and which of its pages were not
+    /// written since which other.
+    fn write_told(
+        &self,
+        path: &Path,
+        (since, snapshot, pages): (u64, u64, &[Range<u64>]),
+        options: WriteOptions,
+        history: &mut History,
+    ) -> Result<ImageStats, ProcessImageError> {
         let (from, half) = (self.at.addr() as u64, (PAGES / 2 * PAGE) as u64);
         let pieces = vec![
             Piece { space: 0, address: from, from, bytes: half },
             Piece { space: 1, address: 0, from: from + half, bytes: half },
         ];
-        let gathered = Gathered { pieces, objects: vec![(0, 0), (9, 77)], ..Gathered::default() };
+        let first = from / PAGE as u64;
+        let runs = pages.iter().map(|run| (first + run.start, first + run.end)).collect();
+        let unchanged = Unchanged { since, snapshot, runs };
+        let objects = vec![(0, 0), (9, 77)];
+        let gathered = Gathered { pieces, objects, unchanged, ..Gathered::default() };
         let memory = Memory::of(std::process::id()).unwrap();
-        let options = WriteOptions { compression, threads: 2, sync: false };
+        let options = WriteOptions { threads: 2, sync: false, ..options };
         let draft = path.with_extension("new");
         let stats = write_gathered(&memory, gathered, || Ok(()), (&draft, path), &options, history);
-        fs::rename(&draft, path).unwrap();
-        stats.unwrap()
+        if stats.is_ok() {
+            fs::rename(&draft, path).unwrap();
+        }
+        stats
     }
 }
 
@@ -251,6 +271,53 @@ fn invariant_3_where_older_images_are_gone_the_next_one_is_full() {
     assert_eq!((third.elsewhere_bytes, third.stored_bytes), (0, (PAGES * PAGE) as u64));
     assert!(folder.bases(2).is_empty());
     assert!(read(&folder.image(2), subject.at.addr() as u64).unwrap() == subject.memory());
+}
+
+#[test]
+fn invariant_4_only_what_was_not_written_since_the_last_image_is_not_read() {
+    let none = WriteOptions::default();
+    let verified = WriteOptions { verify_unchanged: true, ..none };
+    let begin = || {
+        let (folder, mut subject, mut history) = (Folder::new(), Subject::new(), History::new(8));
+        apply(subject.memory(), &Change::Write { page: 0, pages: PAGES, seed: 5 });
+        subject.write_told(&folder.image(0), (0, 7, &[]), none, &mut history).unwrap();
+        let old = subject.memory().to_vec();
+        apply(subject.memory(), &Change::Write { page: 20, pages: 3, seed: 6 });
+        (folder, subject, history, old)
+    };
+    let right = [0..20, 23..PAGES as u64];
+    let wrong = [0..21, 23..PAGES as u64];
+    let page = PAGE as u64;
+    let lower = (PAGES / 2) as u64;
+    // What is told, and verified or not; bytes that are not read.
+    let table = [
+        ((7, 8, &right[..]), none, (lower - 3) * page),
+        ((7, 8, &right[..]), verified, (lower - 3) * page),
+        ((6, 8, &right[..]), none, 0),
+        ((0, 8, &right[..]), none, 0),
+        ((6, 8, &wrong[..]), verified, 0),
+    ];
+    for (told, options, unread) in table {
+        let (folder, mut subject, mut history, _) = begin();
+        let stats = subject.write_told(&folder.image(1), told, options, &mut history).unwrap();
+        assert_eq!((stats.unread_bytes, stats.stored_bytes), (unread, 3 * page), "{told:?}");
+        let at = subject.at.addr() as u64;
+        assert!(read(&folder.image(1), at).unwrap() == subject.memory(), "{told:?}");
+    }
+    // A bit that is lost costs a page, and is found if that is looked for.
+    let (folder, subject, mut history, _) = begin();
+    let lost = subject.write_told(&folder.image(1), (7, 8, &wrong), verified, &mut history);
+    let error = lost.unwrap_err().to_string();
+    assert!(error.contains("it has changed"), "{error}");
+    let (folder, mut subject, mut history, old) = begin();
+    subject.write_told(&folder.image(1), (7, 8, &wrong), none, &mut history).unwrap();
+    let found = read(&folder.image(1), subject.at.addr() as u64).unwrap();
+    assert!(found[20 * PAGE..21 * PAGE] == old[20 * PAGE..21 * PAGE] && found != subject.memory());
+    // The older image is gone: all is read.
+    let (folder, subject, mut history, _) = begin();
+    fs::remove_dir_all(folder.image(0).parent().unwrap()).unwrap();
+    let stats = subject.write_told(&folder.image(1), (7, 8, &right), none, &mut history).unwrap();
+    assert_eq!((stats.unread_bytes, stats.stored_bytes), (0, (PAGES * PAGE) as u64));
 }
 
 #[test]
