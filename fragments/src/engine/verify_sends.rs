@@ -355,13 +355,11 @@ impl<H: Host> Engine<H> {
             Some(&at) => &self.channels[at as usize].sent,
             None => &none,
         };
-        let missing = ahead.lanes.iter().find_map(|(&context, lanes)| {
+        // A context stays there until all of it is repeated.
+        if let Some((&context, lanes)) = ahead.lanes.first_key_value() {
             let (sent, accepted) = (sent(context).get(0), lanes.get(0));
             let messages = (accepted > sent).then_some((sent, accepted));
-            Some(PayloadMismatch::Fewer { context, messages })
-        });
-        if let Some(missing) = missing {
-            host.payload_mismatch(id, missing);
+            host.payload_mismatch(id, PayloadMismatch::Fewer { context, messages });
         }
     }
 }
