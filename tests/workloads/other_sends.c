@@ -54,7 +54,9 @@ int main(int argc, char **argv)
     MPI_Comm comms[NOTES];
     MPI_Request requests[NOTES];
     int note = 0, notes[NOTES];
-    for (int at = 0; at < NOTES; at++) {
+    /* Without notes it sends from the start, so that a failure soon after a checkpoint is enough. */
+    const int kinds = fewer ? NOTES : 0;
+    for (int at = 0; at < kinds; at++) {
         MPI_Comm_dup(MPI_COMM_WORLD, comms + at);
         requests[at] = MPI_REQUEST_NULL;
         if (0 == rank) {
@@ -64,7 +66,7 @@ int main(int argc, char **argv)
     uint64_t hash = 1;
     for (long i = 0; i < iterations; i++) {
         int other = rank == size - 1 && SLACK != prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
-        if (rank == size - 1 && i * NOTES / iterations >= note) {
+        if (rank == size - 1 && note < kinds && i * NOTES / iterations >= note) {
             if (!fewer || !other) {
                 MPI_Send(&note, 1, MPI_INT, 0, 5, comms[note]);
             }
@@ -78,7 +80,7 @@ int main(int argc, char **argv)
     }
     uint64_t sum = 0;
     MPI_Reduce(&hash, &sum, 1, MPI_UINT64_T, MPI_BXOR, 0, MPI_COMM_WORLD);
-    for (int at = 0; 0 == rank && at < NOTES; at++) {
+    for (int at = 0; 0 == rank && at < kinds; at++) {
         int done = 0;
         MPI_Test(requests + at, &done, MPI_STATUS_IGNORE);
         if (!done) {
