@@ -54,7 +54,7 @@ int main(int argc, char **argv)
     MPI_Comm comms[NOTES];
     MPI_Request requests[NOTES];
     int note = 0, notes[NOTES];
-    /* Without notes it sends from the start, so that a failure soon after a checkpoint is enough. */
+    /* Without notes the ring begins at once. */
     const int kinds = fewer ? NOTES : 0;
     for (int at = 0; at < kinds; at++) {
         MPI_Comm_dup(MPI_COMM_WORLD, comms + at);
