@@ -75,7 +75,7 @@ int main(int argc, char **argv)
         uint64_t in = 0;
         leave_behind(fewer ? 0 : other);
         exchange(hash + (uint64_t) rank, &in, (rank + 1) % size, (rank + size - 1) % size);
-        hash = (hash ^ in) * 1099511628211u;
+        hash = hash * 1099511628211u + in;
         usleep(1000);
     }
     uint64_t sum = 0;
