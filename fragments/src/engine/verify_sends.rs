@@ -18,7 +18,8 @@
 //!    all that differ, are the same by chance; and where it differs only in what is left out of the
 //!    digest of a long message.
 //! 5. Nobody gets the next message of a stream before the comparison of those that the peer has (of
-//!    nonblocking collectives: the next one after all that it has). A payload that the peer still lacks it does not get either if it differs.
+//!    nonblocking collectives: the next one after all that it has). A payload that the peer still
+//!    lacks it does not get either if it differs.
 //! 6. Of the youngest messages of the program, [`RECENT`] in each channel, and of those that are
 //!    not complete the receiver remembers each number: one that differs is reported by its name.
 //! 7. When the program sends nothing more and a peer has more than it has sent, that is reported.
