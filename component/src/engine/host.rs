@@ -6,7 +6,6 @@ use crate::engine::burst::Burst;
 use crate::engine::logged_sends::COPIED_FIRST_BYTES;
 use crate::engine::transmit::transmit;
 use crate::engine::transport_set::{Route, TransportSet};
-use crate::ffi::collective_tags::collective_of;
 use crate::ffi::operation::Op;
 use crate::ffi::table::{Glue, Name};
 use crate::ffi::verbose;
@@ -432,14 +431,7 @@ impl Host for EngineHost {
 
     #[cold]
     fn payload_mismatch(&mut self, to: PeerId, what: PayloadMismatch) {
-        let to = self.describe(to);
-        let call = match collective_of(what.lane()) {
-            Some(call) => format!(", in {call}"),
-            None => String::new(),
-        };
-        self.replay_diverged(&format!(
-            "it does not send again to {to} what it had sent{call}: {what}"
-        ))
+        self.repeats_otherwise(to, what)
     }
 
     fn log_acknowledged(&mut self, to: PeerId, received: &ReceivedVector) {

@@ -3,11 +3,13 @@
 
 use crate::engine::host::EngineHost;
 use crate::engine::transmit::transmit;
+use crate::ffi::collective_tags::collective_of;
 use crate::ffi::operation::Op;
 use crate::os::ticks;
 use crate::payload_log::deferred_copy::Copied;
 use crate::transports::Payload as Outgoing;
 use core::ops::Range;
+use rustbtl_fragments::engine::PayloadMismatch;
 use rustbtl_fragments::host::{LogEntry, Transmit};
 use rustbtl_fragments::ids::{LogRecord, PeerId, SetId};
 
@@ -114,6 +116,18 @@ impl EngineHost {
             return;
         }
         self.done.push_back(op);
+    }
+
+    /// What this process sends again to `to` is not what it had sent: nothing comes of it.
+    pub(crate) fn repeats_otherwise(&self, to: PeerId, what: PayloadMismatch) -> ! {
+        let to = self.describe(to);
+        let call = match collective_of(what.lane()) {
+            Some(call) => format!(", in {call}"),
+            None => String::new(),
+        };
+        self.replay_diverged(&format!(
+            "it does not send again to {to} what it had sent{call}: {what}"
+        ))
     }
 
     /// The operation of a message that is not all in the log yet.
