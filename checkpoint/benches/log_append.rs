@@ -8,6 +8,7 @@ use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_mai
 use rustbtl_checkpoint::{LogLimits, PayloadLog, SegmentMemory, SegmentSource};
 use rustbtl_fragments::host::LogEntry;
 use rustbtl_fragments::ids::{CommRank, ContextId, MessageSeq, PeerId, SetId};
+use rustbtl_fragments::payload_digest::PayloadDigest;
 use rustbtl_fragments::wire::StreamKey;
 use std::hint::black_box;
 
@@ -36,6 +37,7 @@ fn entry(sequence: u64, bytes: usize) -> LogEntry {
         source: CommRank(0),
         tag: 1,
         bytes: bytes as u64,
+        digest: PayloadDigest::NONE,
     }
 }
 

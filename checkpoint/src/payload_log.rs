@@ -35,6 +35,7 @@ use pool::Pool;
 use record::Position;
 use rustbtl_fragments::host::{LogEntry, LogFull};
 use rustbtl_fragments::ids::{LogRecord, PeerId, SetId};
+use rustbtl_fragments::payload_digest::PayloadDigest;
 use std::collections::BTreeMap;
 use watermarks::Watermarks;
 
@@ -199,6 +200,14 @@ impl<M: SegmentMemory> PayloadLog<M> {
             (at.slot, at.offset + record::HEAD_BYTES)
         };
         self.segment_mut(slot).memory.as_mut()[from..].get_mut(..head.bytes)
+    }
+
+    /// Keep the digest of a record's payload, which its entry gives from then on.
+    #[inline]
+    pub fn set_digest(&mut self, record: LogRecord, digest: PayloadDigest) {
+        if let Some((_, at)) = self.find_live(record) {
+            record::set_digest(self.segment_mut(at.slot).memory.as_mut(), at.offset, digest);
+        }
     }
 
     /// What was appended, if it was not trimmed.

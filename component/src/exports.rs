@@ -11,7 +11,7 @@ use crate::lifecycle::{finish, report, summary};
 use crate::mpi::point_to_point::{
     post, receive, received, send, send_now, source, tag_match, wait_for,
 };
-use crate::mpi::{files, outcomes, windows};
+use crate::mpi::{files, outcomes, point_to_point, windows};
 use crate::progress::wait;
 use crate::sync::checkpoint_requests::CheckpointRequest;
 use crate::sync::checkpoint_signals;
@@ -390,5 +390,6 @@ pub extern "C" fn rustbtl_file(how: i32, ranks: u32) {
 /// A process with a guardian waits for the others in MPI_Finalize; `Glue::fenced` follows.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_fence() {
+    point_to_point::end_sends();
     checkpoint_signals::fence();
 }

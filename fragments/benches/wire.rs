@@ -3,6 +3,7 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use rustbtl_fragments::ids::Incarnation;
+use rustbtl_fragments::payload_digest::PayloadDigest;
 use rustbtl_fragments::wire::{FrameType, Header};
 use std::hint::black_box;
 
@@ -17,6 +18,7 @@ fn header(c: &mut Criterion) {
         from: Incarnation(0),
         to: Incarnation(0),
         sequence: 77,
+        digest: PayloadDigest::NONE,
     };
     c.bench_function("encode", |b| b.iter(|| black_box(&header).encode()));
     let frame = header.encode();

@@ -5,6 +5,7 @@
 use crate::checkpoint_frame::CheckpointFrame;
 use crate::engine::{PayloadMismatch, ReceivedVector};
 use crate::ids::*;
+use crate::payload_digest::PayloadDigest;
 use crate::send_gate::{Marks, Recorded};
 use crate::wire::{Header, StreamKey};
 use core::ops::Range;
@@ -114,6 +115,8 @@ pub struct LogEntry {
     pub tag: i32,
     /// Payload bytes.
     pub bytes: u64,
+    /// Digest of the payload, once [`Host::log_digest`] was asked for it.
+    pub digest: PayloadDigest,
 }
 
 /// Why the log did not take a message: budget exhausted and no room to spill.
@@ -173,12 +176,15 @@ pub trait Host {
     /// No rollback of `to` asks for these messages: drop them from the log.
     fn log_acknowledged(&mut self, _to: PeerId, _received: &ReceivedVector) {}
 
-    /// [`digest`](crate::engine::digest) of a record's payload, where the host has it.
-    fn log_digest(&mut self, _record: LogRecord) -> Option<u64> {
-        None
+    /// The digest of a record's payload, which [`Self::log_next`] gives from then on. Asked for
+    /// once for each message that leaves the set, after [`Self::log_append`], where repeated sends
+    /// are verified (`Engine::verify_sends`).
+    fn log_digest(&mut self, _record: LogRecord, _sequence: MessageSeq) -> PayloadDigest {
+        PayloadDigest::NONE
     }
-    /// Replay divergence: a rolled-back process has sent another payload than before.
-    fn payload_mismatch(&mut self, _from: PeerId, _what: PayloadMismatch) {}
+    /// Replay divergence: this process has been rolled back, and does not send again to `to` what
+    /// it had sent. The driver sees to it that nothing comes of that.
+    fn payload_mismatch(&mut self, _to: PeerId, _what: PayloadMismatch) {}
 
     /// Bytes the receive buffer takes.
     fn capacity(&self, buffer: &Self::ReceiveBuffer) -> u64;

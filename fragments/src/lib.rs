@@ -13,6 +13,7 @@ pub mod host;
 pub mod ids;
 pub mod little_endian;
 pub mod matching;
+pub mod payload_digest;
 pub mod send_gate;
 pub mod streams;
 pub mod wire;

@@ -4,34 +4,41 @@
 //!
 //! ```text
 //!  0 u32 length        bytes of the whole frame, header included; never 0
-//!  4 u8  version       0xB2; another version of the format has another number
+//!  4 u8  version       0xB3; another version of the format has another number
 //!  5 u8  kind
 //!  6 u8  flags
-//!  7 u8  zero
+//!  7 u8  Eager, Announce: lowest byte of the payload's digest; others: zero
 //!  8 u32 context       |  control frames: u64 `a`
 //! 12 u32 source rank   |
 //! 16 i32 tag
 //! 20 u16 incarnation of the sender
 //! 22 u16 incarnation of the receiver, as the sender knows it
-//! 24 u64 sequence      |  control frames: u64 `b`
+//! 24 u48 sequence      |  control frames: u64 `b`
+//! 30 u16 upper bytes of the digest
 //! 32 Announce: u64 total bytes, u64 send id; then inline payload
 //!    others: payload
 //! ```
+//!
+//! The digest is that of a message which leaves its sender's set (`payload_digest.rs`), 0 inside.
 //!
 //! A header of 32 bytes leaves half a cache line for the payload: a message of up to 32 bytes
 //! crosses shared memory in one cache line.
 
 use crate::ids::*;
 use crate::little_endian::LittleEndian;
+use crate::payload_digest::PayloadDigest;
 
 /// First byte after the length: format version.
-pub const VERSION: u8 = 0xB2;
+pub const VERSION: u8 = 0xB3;
 /// Bytes of every header.
 pub const HEADER_BYTES: usize = 32;
 /// Bytes of the header of a [`FrameType::Announce`] frame.
 pub const ANNOUNCE_BYTES: usize = 48;
 /// No frame is longer (a longer one is damaged or foreign).
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
+
+/// Bits of a message's number.
+const SEQUENCE_BITS: u32 = 48;
 
 /// No message is longer (256 TiB: sums of lengths stay far from the end of their type).
 pub const MESSAGE_BYTES_MAX: u64 = 1 << 48;
@@ -54,8 +61,6 @@ pub enum FrameType {
     Resync = 6,
     /// A step of a set checkpoint: see [`crate::checkpoint_frame`].
     Checkpoint = 7,
-    /// Behind a message: u64 digest and u64 bytes of its payload.
-    PayloadDigest = 8,
     /// Determinants that the following frames depend on, in the driver's encoding; empty: its
     /// sender accepts piggybacked determinants.
     Piggyback = 9,
@@ -134,8 +139,10 @@ pub struct Header {
     pub from: Incarnation,
     /// Incarnation of the receiver.
     pub to: Incarnation,
-    /// Number in the stream (`b` in control frames).
+    /// Number in the stream, below 2^48 (`b` in control frames).
     pub sequence: u64,
+    /// Digest of the payload of a message between sets; else [`PayloadDigest::NONE`].
+    pub digest: PayloadDigest,
 }
 
 impl Header {
@@ -157,6 +164,7 @@ impl Header {
             from,
             to,
             sequence: b,
+            digest: PayloadDigest::NONE,
         }
     }
 
@@ -181,14 +189,22 @@ impl Header {
     /// Encode it, in words (which are little endian on the wire).
     #[inline(always)]
     pub const fn words(&self) -> [u64; HEADER_BYTES / 8] {
+        let digest = self.digest.bits() as u64;
         let kind = VERSION as u64 | (self.kind as u64) << 8 | (self.flags as u64) << 16;
+        let kind = kind | (digest & 0xFF) << 24;
         let incarnations = self.from.0 as u64 | (self.to.0 as u64) << 16;
         [
             self.length as u64 | kind << 32,
             self.context as u64 | (self.source as u64) << 32,
             self.tag as u32 as u64 | incarnations << 32,
-            self.sequence,
+            self.sequence | (digest >> 8) << SEQUENCE_BITS,
         ]
+    }
+
+    /// The digest in the header of a message.
+    #[inline(always)]
+    pub fn digest_in(head: &[u8; HEADER_BYTES]) -> PayloadDigest {
+        PayloadDigest::from_bits(u32::from(head[7]) | u32::from(u16::read_at(head, 30)) << 8)
     }
 
     /// Is this header encoded in `head`? Length and kind are compared like everything else.
@@ -247,7 +263,6 @@ impl Header {
             5 => FrameType::Done,
             6 => FrameType::Resync,
             7 => FrameType::Checkpoint,
-            8 => FrameType::PayloadDigest,
             9 => FrameType::Piggyback,
             10 => FrameType::Acknowledge,
             other => return Err(WireError::Kind(other)),
@@ -255,6 +270,13 @@ impl Header {
         if kind == FrameType::Announce && (length as usize) < ANNOUNCE_BYTES {
             return Err(WireError::Short);
         }
+        let last = u64::read_at(head, 24);
+        let (sequence, digest) = match kind {
+            FrameType::Eager | FrameType::Announce => {
+                (last & ((1 << SEQUENCE_BITS) - 1), Self::digest_in(head))
+            }
+            _ => (last, PayloadDigest::NONE),
+        };
         Ok(Self {
             length,
             kind,
@@ -264,7 +286,8 @@ impl Header {
             tag: u32::read_at(head, 16) as i32,
             from: Incarnation(u16::read_at(head, 20)),
             to: Incarnation(u16::read_at(head, 22)),
-            sequence: u64::read_at(head, 24),
+            sequence,
+            digest,
         })
     }
 }
@@ -290,7 +313,8 @@ mod tests {
             tag: -17,
             from: Incarnation(1),
             to: Incarnation(2),
-            sequence: 0x1122_3344_5566_7788,
+            sequence: 0x3344_5566_7788,
+            digest: PayloadDigest::from_bits(0x11_22AA),
         }
     }
 
@@ -298,8 +322,8 @@ mod tests {
     fn golden_bytes_of_an_eager_header() {
         let bytes = sample().encode();
         let golden = [
-            35, 0, 0, 0, 0xB2, 1, 2, 0, 4, 3, 2, 1, 5, 0, 0, 0, 0xEF, 0xFF, 0xFF, 0xFF, 1, 0, 2, 0,
-            0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,
+            35, 0, 0, 0, 0xB3, 1, 2, 0xAA, 4, 3, 2, 1, 5, 0, 0, 0, 0xEF, 0xFF, 0xFF, 0xFF, 1, 0, 2,
+            0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,
         ];
         assert_eq!(bytes, golden);
     }
@@ -313,6 +337,12 @@ mod tests {
             Header::control(FrameType::Grant, Incarnation(0), Incarnation(0), u64::MAX - 5, 77);
         let back = Header::decode(&control.encode()).unwrap();
         assert_eq!((back.a(), back.b()), (u64::MAX - 5, 77));
+        let far = Header::control(FrameType::Data, Incarnation(0), Incarnation(0), 1, u64::MAX);
+        assert_eq!(Header::decode(&far.encode()).unwrap().b(), u64::MAX);
+        let head = sample().encode();
+        assert_eq!(Header::digest_in(&head), sample().digest);
+        assert!(sample().is_encoded_in(&head));
+        assert!(!Header { digest: PayloadDigest::NONE, ..sample() }.is_encoded_in(&head));
     }
 
     #[test]
@@ -329,8 +359,9 @@ mod tests {
             frame[at] = value;
             Header::decode(&frame)
         };
-        assert_eq!(with(4, 0xB1), Err(WireError::Version(0xB1)));
+        assert_eq!(with(4, 0xB2), Err(WireError::Version(0xB2)));
         assert_eq!(with(5, 0), Err(WireError::Kind(0)));
+        assert_eq!(with(5, 8), Err(WireError::Kind(8)), "digests, up to version 0xB2");
         assert_eq!(with(5, 11), Err(WireError::Kind(11)));
         assert_eq!(with(5, 2), Err(WireError::Short), "an announcement needs 48 bytes");
     }

@@ -40,7 +40,7 @@ rustbtl_config_t mca_vprotocol_correlated_config = {
     .summary = 0,
     .huge_pages = 0,
     .record_clock = 1,
-    .verify_sends = 0,
+    .verify_sends = 1,
     .piggyback = 1,
     .trim_received = 1,
     .overhead_max = 30,
@@ -49,7 +49,7 @@ rustbtl_config_t mca_vprotocol_correlated_config = {
 
 static bool use_shm = true, use_ipv4 = true, use_ipv6 = true, want_encryption = false,
             want_summary = false,
-            want_huge_pages = false, record_clock = true, verify_sends = false,
+            want_huge_pages = false, record_clock = true, verify_sends = true,
             piggyback = true, trim_received = true;
 static double overhead_max = 3;
 static int log_full = RUSTBTL_LOG_SUSPEND;
@@ -238,10 +238,10 @@ static void register_rest(rustbtl_config_t *c)
          "message to another set. Off: a program that only measures pays nothing for it. With "
          "MPI_THREAD_SERIALIZED only MPI_Wtime is recorded.");
     flag_that_was("check_content", "verify_sends", &verify_sends, &c->verify_sends, 4,
-         "A digest of each message that leaves its correlated set goes with it. If a "
-         "restarted process sends something else than before, the job ends with both sides' "
-         "digests, in place of a wrong result. Each byte is read once more, and there is a second "
-         "fragment.");
+         "The header of each message that leaves its correlated set has a digest of it. If a "
+         "restarted process sends something else than its receivers have, or another number of "
+         "messages, all are rolled back to the last global checkpoint, in place of a wrong "
+         "result. Of a message of more than 8 KiB a sample is compared.");
     flag_that_was("carry", "piggyback", &piggyback, &c->piggyback, 5,
          "Determinants are piggybacked on messages: a message to another set over TCP that depends "
          "on determinants that are not stable yet carries them, and its receiver keeps them until "

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  0 u64 next     record to the same destination that follows; 0: none
-//!  8 u64 sequence
-//! 16 u64 bytes    low 48 bits; high 16 bits: flags
+//!  8 u64 sequence low 48 bits; high 16 bits: upper bits of the digest
+//! 16 u64 bytes    low 48 bits; then 8 bits flags, 8 bits: lowest ones of the digest
 //! 24 u32 to
 //! 28 u32 context
 //! 32 i32 tag
@@ -17,6 +17,7 @@
 use rustbtl_fragments::host::LogEntry;
 use rustbtl_fragments::ids::{CommRank, ContextId, LogRecord, MessageSeq, PeerId, SetId};
 use rustbtl_fragments::little_endian::LittleEndian;
+use rustbtl_fragments::payload_digest::PayloadDigest;
 use rustbtl_fragments::wire::StreamKey;
 
 /// Bytes of metadata before an inline payload.
@@ -30,6 +31,7 @@ pub const INLINE_BYTES_MAX: usize = 1024;
 /// Largest payload of all.
 pub const BYTES_MAX: u64 = (1 << 48) - 1;
 
+const SEQUENCE: u64 = (1 << 48) - 1;
 const LIVE: u64 = 1 << 48;
 const BULK: u64 = 1 << 49;
 
@@ -130,8 +132,9 @@ pub fn write(segment: &mut [u8], offset: usize, entry: &LogEntry, bulk: Option<B
     debug_assert_eq!(entry.stream, StreamKey::of(entry.stream.context, entry.tag), "lane and tag");
     let mut head = [0; HEAD_BYTES];
     let flags = if bulk.is_some() { LIVE | BULK } else { LIVE };
-    entry.sequence.0.write_at(&mut head, 8);
-    (entry.bytes | flags).write_at(&mut head, 16);
+    let digest = u64::from(entry.digest.bits());
+    (entry.sequence.0 & SEQUENCE | digest >> 8 << 48).write_at(&mut head, 8);
+    (entry.bytes | flags | digest << 56).write_at(&mut head, 16);
     entry.to.0.write_at(&mut head, 24);
     entry.stream.context.0.write_at(&mut head, 28);
     entry.tag.write_at(&mut head, 32);
@@ -165,10 +168,13 @@ pub fn read_entry(segment: &[u8], offset: usize, set: SetId) -> LogEntry {
         to: PeerId(u32::read_at(head, 24)),
         set,
         stream: StreamKey::of(ContextId(u32::read_at(head, 28)), tag),
-        sequence: MessageSeq(u64::read_at(head, 8)),
+        sequence: MessageSeq(u64::read_at(head, 8) & SEQUENCE),
         source: CommRank(u32::read_at(head, 36)),
         tag,
         bytes: u64::read_at(head, 16) & BYTES_MAX,
+        digest: PayloadDigest::from_bits(
+            u32::from(u16::read_at(head, 14)) << 8 | u32::from(head[23]),
+        ),
     }
 }
 
@@ -177,6 +183,13 @@ pub fn read_entry(segment: &[u8], offset: usize, set: SetId) -> LogEntry {
 pub fn read_place(segment: &[u8], offset: usize) -> BulkPlace {
     let code = u64::read_at(segment, offset + HEAD_BYTES);
     BulkPlace { slot: (code >> 32) as u32, offset: code as u32 as usize * BULK_ALIGN }
+}
+
+/// Keep the digest of the payload.
+#[inline]
+pub fn set_digest(segment: &mut [u8], offset: usize, digest: PayloadDigest) {
+    ((digest.bits() >> 8) as u16).write_at(segment, offset + 14);
+    segment[offset + 23] = digest.bits() as u8;
 }
 
 /// Make `next` the follower of a record.
@@ -200,10 +213,11 @@ mod tests {
             to: PeerId(0x0102_0304),
             set: SetId(7),
             stream: StreamKey::of(ContextId(0x0506_0708), tag),
-            sequence: MessageSeq(0x1122_3344_5566_7788),
+            sequence: MessageSeq(0x3344_5566_7788),
             source: CommRank(9),
             tag,
             bytes: 5,
+            digest: PayloadDigest::from_bits(0x11_22AA),
         }
     }
 
@@ -213,7 +227,7 @@ mod tests {
         write(&mut segment, 0, &sample(-2), None);
         let golden = [
             0, 0, 0, 0, 0, 0, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 5, 0, 0, 0, 0,
-            0, 1, 0, 4, 3, 2, 1, 8, 7, 6, 5, 0xFE, 0xFF, 0xFF, 0xFF, 9, 0, 0, 0,
+            0, 1, 0xAA, 4, 3, 2, 1, 8, 7, 6, 5, 0xFE, 0xFF, 0xFF, 0xFF, 9, 0, 0, 0,
         ];
         assert_eq!(segment[..HEAD_BYTES], golden);
         assert_eq!(segment[HEAD_BYTES], 0xFF, "the payload is the caller's to fill");
@@ -230,6 +244,11 @@ mod tests {
             assert_eq!(read(&segment, 16), head);
             assert_eq!(read_entry(&segment, 16, SetId(7)), sample(tag));
             assert_eq!(read_place(&segment, 16), place);
+            let digest = PayloadDigest::from_bits(0xFE_DCBA);
+            set_digest(&mut segment, 16, digest);
+            assert_eq!(read(&segment, 16), head);
+            let other = LogEntry { digest, ..sample(tag) };
+            assert_eq!(read_entry(&segment, 16, SetId(7)), other);
             kill(&mut segment, 16);
             assert_eq!(read(&segment, 16), Head { live: false, ..head });
         }

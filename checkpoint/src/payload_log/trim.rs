@@ -91,6 +91,7 @@ mod tests {
     use super::super::config::{LogLimits, SegmentSource};
     use super::*;
     use rustbtl_fragments::ids::{CommRank, ContextId, MessageSeq, PeerId};
+    use rustbtl_fragments::payload_digest::PayloadDigest;
     use rustbtl_fragments::wire::StreamKey;
 
     struct Vectors;
@@ -109,8 +110,8 @@ mod tests {
         let mut log = PayloadLog::new(Vectors, LogLimits::default());
         let (stream, set) = (StreamKey::of(ContextId(0), 0), SetId(1));
         for sequence in (0..100).map(MessageSeq) {
-            let (to, source) = (PeerId(1), CommRank(0));
-            let entry = LogEntry { to, set, stream, sequence, source, tag: 0, bytes: 8 };
+            let (to, source, digest) = (PeerId(1), CommRank(0), PayloadDigest::NONE);
+            let entry = LogEntry { to, set, stream, sequence, source, tag: 0, bytes: 8, digest };
             log.append(&entry, |into| into.fill(1)).unwrap();
         }
         let first = |log: &PayloadLog<Vectors>| log.segment(0).first / record::stride(8);

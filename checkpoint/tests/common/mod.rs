@@ -4,6 +4,7 @@
 use rustbtl_checkpoint::{LogLimits, PayloadLog, SegmentMemory, SegmentSource};
 use rustbtl_fragments::host::{LogEntry, LogFull};
 use rustbtl_fragments::ids::{CommRank, ContextId, LogRecord, MessageSeq, PeerId, SetId};
+use rustbtl_fragments::payload_digest::PayloadDigest;
 use rustbtl_fragments::wire::StreamKey;
 
 /// Vectors, filled with rubbish; so much spill and no more.
@@ -51,6 +52,7 @@ pub fn entry(peer: u32, sequence: u64, bytes: usize) -> LogEntry {
         source: CommRank(1),
         tag,
         bytes: bytes as u64,
+        digest: PayloadDigest::from_bits(sequence as u32 * 77_777),
     }
 }
 

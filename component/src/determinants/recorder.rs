@@ -94,8 +94,6 @@ pub struct RecorderState {
     /// Determinants go with messages, if the receiver keeps them.
     pub carries: bool,
     pub(crate) known: AcceptedPlaces,
-    /// Another one has repeated something else than it had sent: reported once.
-    pub(crate) divergence_reported: bool,
     /// Room for an entry.
     pub(crate) entry: Vec<u8>,
 }

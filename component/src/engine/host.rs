@@ -11,6 +11,7 @@ use crate::ffi::table::{Glue, Name};
 use crate::ffi::verbose;
 use crate::payload_log::cost::LogCost;
 use crate::payload_log::deferred_copy::PendingLogCopies;
+use crate::payload_log::digest::digest;
 use crate::payload_log::memory::LogMemory;
 use crate::peers::endpoint::{Endpoint, EndpointError};
 use crate::peers::table::{Peers, endpoint_of};
@@ -19,9 +20,10 @@ use core::ops::Range;
 use rustbtl_checkpoint::PayloadLog;
 use rustbtl_coordination::instances::Instances;
 use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
-use rustbtl_fragments::engine::{PayloadMismatch, ReceivedVector, digest};
+use rustbtl_fragments::engine::{PayloadMismatch, ReceivedVector};
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
+use rustbtl_fragments::payload_digest::PayloadDigest;
 use rustbtl_fragments::send_gate::{Marks, Recorded};
 use rustbtl_fragments::wire::Header;
 use std::collections::{BTreeMap, VecDeque};
@@ -70,8 +72,6 @@ pub struct EngineHost {
     pub(crate) burst: Burst,
     /// The message that is being sent may be copied later.
     pub(crate) copy_later: bool,
-    /// The engine asks for digests of what is in the log, so all of it has to be there.
-    pub checks_content: bool,
     /// The program's thread is inside, and there are no others: C may be notified of complete
     /// operations at once.
     pub completes_at_once: bool,
@@ -123,7 +123,6 @@ impl EngineHost {
             gathered: Vec::new(),
             burst: Burst::default(),
             copy_later: false,
-            checks_content: false,
             completes_at_once: !threads,
             done: VecDeque::with_capacity(256),
             checkpoint_frames: VecDeque::new(),
@@ -423,16 +422,16 @@ impl Host for EngineHost {
         appended
     }
 
-    fn log_digest(&mut self, record: LogRecord) -> Option<u64> {
-        self.checks_content.then(|| digest(self.log.payload(record)))
+    #[inline]
+    fn log_digest(&mut self, record: LogRecord, sequence: MessageSeq) -> PayloadDigest {
+        let digest = digest(self.logged_payload(record), sequence.0);
+        self.log.set_digest(record, digest);
+        digest
     }
 
-    fn payload_mismatch(&mut self, from: PeerId, what: PayloadMismatch) {
-        let problem = format!("{} sends again, and not the same: {what}", self.describe(from));
-        // What it repeats is dropped here: this process goes on until it is rolled back.
-        if !core::mem::replace(&mut self.record.divergence_reported, true) {
-            self.report_divergence(PeerId(self.peers.name(from).rank), &problem);
-        }
+    #[cold]
+    fn payload_mismatch(&mut self, to: PeerId, what: PayloadMismatch) {
+        self.repeats_otherwise(to, what)
     }
 
     fn log_acknowledged(&mut self, to: PeerId, received: &ReceivedVector) {

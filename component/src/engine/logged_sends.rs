@@ -3,11 +3,13 @@
 
 use crate::engine::host::EngineHost;
 use crate::engine::transmit::transmit;
+use crate::ffi::collective_tags::collective_of;
 use crate::ffi::operation::Op;
 use crate::os::ticks;
 use crate::payload_log::deferred_copy::Copied;
 use crate::transports::Payload as Outgoing;
 use core::ops::Range;
+use rustbtl_fragments::engine::PayloadMismatch;
 use rustbtl_fragments::host::{LogEntry, Transmit};
 use rustbtl_fragments::ids::{LogRecord, PeerId, SetId};
 
@@ -21,7 +23,7 @@ impl EngineHost {
     /// Call `send` for an operation in standard mode: its copy in the log may be made later.
     #[inline]
     pub fn allow_copy_later(&mut self, allowed: bool) {
-        self.copy_later = allowed && !self.checks_content;
+        self.copy_later = allowed;
     }
 
     /// The engine has done with the operation. False: it is not all in the log, so C is notified
@@ -116,6 +118,34 @@ impl EngineHost {
         self.done.push_back(op);
     }
 
+    /// What this process sends again to `to` is not what it had sent: nothing comes of it.
+    pub(crate) fn repeats_otherwise(&self, to: PeerId, what: PayloadMismatch) -> ! {
+        let to = self.describe(to);
+        let call = match collective_of(what.lane()) {
+            Some(call) => format!(", in {call}"),
+            None => String::new(),
+        };
+        self.replay_diverged(&format!(
+            "it does not send again to {to} what it had sent{call}: {what}"
+        ))
+    }
+
+    /// The operation of a message that is not all in the log yet.
+    #[inline]
+    fn pending_source(&self, record: LogRecord) -> Option<Op> {
+        if self.pending_copies.is_empty() { None } else { self.pending_copies.source(record) }
+    }
+
+    /// All of a logged message, wherever it lies.
+    #[inline]
+    pub(crate) fn logged_payload(&self, record: LogRecord) -> &[u8] {
+        match self.pending_source(record) {
+            // SAFETY: the program's buffer, which stays unchanged until the send is complete.
+            Some(op) => unsafe { op.slice(0, op.bytes()) },
+            None => self.log.payload(record),
+        }
+    }
+
     /// A frame with a part of a logged message.
     pub(crate) fn transmit_logged(
         &mut self,
@@ -125,8 +155,7 @@ impl EngineHost {
         taken: usize,
     ) -> Transmit {
         let route = self.route(to);
-        let source =
-            if self.pending_copies.is_empty() { None } else { self.pending_copies.source(record) };
+        let source = self.pending_source(record);
         let bytes = match source {
             // SAFETY: the program's buffer, which stays unchanged until the send is complete.
             Some(op) => unsafe { op.slice(range.start, range.end - range.start) },

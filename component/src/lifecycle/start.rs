@@ -207,10 +207,9 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &JobInfo) -> Started {
     if has_idle_processors {
         host.share_copies();
     }
-    host.checks_content = config.verify_sends != 0;
     host.record.carries = config.piggyback != 0;
     let mut engine = Engine::new(me, host.set, Incarnation(0));
-    if host.checks_content {
+    if config.verify_sends != 0 {
         engine.verify_sends();
     }
     if config.trim_received != 0 {

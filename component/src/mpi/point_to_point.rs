@@ -39,6 +39,19 @@ pub(crate) fn send_now(mut op: Op, comm: CommId, to: CommRank, tag: i32) -> bool
     sent
 }
 
+/// The program is in MPI_Finalize and sends nothing more: is there anything that it had sent before
+/// a failure, and has not sent again?
+pub(crate) fn end_sends() {
+    let shared = shared();
+    let mut entered = shared.enter();
+    let driver = &mut *entered;
+    // SAFETY: it only reads the state of MPI.
+    if unsafe { (driver.host.glue.stage)() } > 1 {
+        driver.engine.end_sends(&mut driver.host);
+    }
+    shared.deliver(entered);
+}
+
 /// Every other send. The code is that of glue.h.
 #[inline(never)]
 pub(crate) fn send_slow(

@@ -262,6 +262,7 @@ mod tests {
     use rustbtl_checkpoint::LogLimits;
     use rustbtl_fragments::host::LogEntry;
     use rustbtl_fragments::ids::*;
+    use rustbtl_fragments::payload_digest::PayloadDigest;
     use rustbtl_fragments::wire::StreamKey;
 
     fn operation(data: &mut [u8]) -> Operation {
@@ -288,6 +289,7 @@ mod tests {
             source: CommRank(0),
             tag: 0,
             bytes: op.bytes(),
+            digest: PayloadDigest::NONE,
         }
     }
 

@@ -162,6 +162,7 @@ mod tests {
         use rustbtl_checkpoint::LogLimits;
         use rustbtl_fragments::host::LogEntry;
         use rustbtl_fragments::ids::*;
+        use rustbtl_fragments::payload_digest::PayloadDigest;
         use rustbtl_fragments::wire::StreamKey;
         let limits = LogLimits { budget_bytes: 8 << 20, ..LogLimits::default() };
         let mut log = PayloadLog::new(LogMemory::new(Some(std::env::temp_dir()), 2), limits);
@@ -175,6 +176,7 @@ mod tests {
                 source: CommRank(0),
                 tag: 0,
                 bytes: 100_000,
+                digest: PayloadDigest::NONE,
             };
             log.append(&entry, |into| into.fill(7)).unwrap()
         };

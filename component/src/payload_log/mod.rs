@@ -4,6 +4,7 @@ pub mod budget;
 pub mod copy_thread;
 pub mod cost;
 pub mod deferred_copy;
+pub mod digest;
 pub mod memory;
 pub mod prefault;
 pub mod segment;

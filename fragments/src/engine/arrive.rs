@@ -164,9 +164,6 @@ impl<H: Host> Engine<H> {
             FrameType::Done => self.on_done(host, from, SendId(header.a())),
             FrameType::Resync => self.on_resync(host, from, header.flags, &frame[HEADER_BYTES..]),
             FrameType::Checkpoint => self.on_checkpoint_frame(host, from, header),
-            FrameType::PayloadDigest => {
-                self.on_payload_digest(host, from, header, &frame[HEADER_BYTES..])
-            }
             FrameType::Piggyback => self.on_piggyback(host, from, &frame[HEADER_BYTES..]),
             FrameType::Acknowledge => {
                 self.on_acknowledge(host, from, header.flags, &frame[HEADER_BYTES..])
@@ -188,7 +185,8 @@ impl<H: Host> Engine<H> {
         if inline.len() as u64 > total || total > MESSAGE_BYTES_MAX {
             return Err(FrameError::Overrun);
         }
-        let announced = Announced { send, flags: header.flags & !FLAG_REANNOUNCE, stale: false };
+        let (flags, digest) = (header.flags & !FLAG_REANNOUNCE, header.digest);
+        let announced = Announced { send, flags, digest, stale: false };
         if header.flags & FLAG_REANNOUNCE != 0 {
             return self.on_reannounce(host, from, header, announced, total, inline);
         }
@@ -304,6 +302,9 @@ impl<H: Host> Engine<H> {
         if let Err(expected) = channel.arrived.accept(header.tag, header.sequence) {
             let (expected, got) = (MessageSeq(expected), MessageSeq(header.sequence));
             return Err(FrameError::Sequence { expected, got });
+        }
+        if let Some(contents) = &mut channel.contents {
+            contents.accept(header.digest, header.tag, header.sequence);
         }
         let peer = self.peer(from);
         peer.traffic.received(bytes);

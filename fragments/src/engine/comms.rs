@@ -129,7 +129,9 @@ impl<H: Host> Engine<H> {
         let index = *self.by_peer.entry((context, peer)).or_insert(next);
         if index == next {
             let (sent, arrived) = (Lanes::default(), Lanes::default());
-            self.channels.push(Channel { peer, context, sent, arrived });
+            let verified = self.verifies_sends && self.peer(peer).outgoing;
+            let contents = verified.then(Box::default);
+            self.channels.push(Channel { peer, context, sent, arrived, contents });
         }
         index
     }
@@ -173,7 +175,6 @@ impl<H: Host> Engine<H> {
             ahead: None,
             resync: Box::new(ReceivedVector::default()),
             acknowledged: Box::default(),
-            digests: None,
             accepts_piggyback: false,
             piggybacked: Recorded(0),
             covered: Recorded(0),

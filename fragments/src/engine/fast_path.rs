@@ -8,6 +8,7 @@ use super::{CommId, Engine, Host, Source, TagMatch};
 use crate::host::Status;
 use crate::ids::PeerId;
 use crate::matching::Key;
+use crate::payload_digest::PayloadDigest;
 use crate::wire::{FrameType, HEADER_BYTES, Header};
 
 impl<H: Host> Engine<H> {
@@ -64,6 +65,12 @@ impl<H: Host> Engine<H> {
         if key.tag < 0 || comm.context != key.context {
             return None;
         }
+        // Digests differ; inside a set there are none.
+        let digest = match channel.contents {
+            Some(_) => Header::digest_in(head),
+            None => PayloadDigest::NONE,
+        };
+        let number = channel.arrived.get(key.tag);
         let expected = Header {
             length: frame.len() as u32,
             kind: FrameType::Eager,
@@ -73,13 +80,17 @@ impl<H: Host> Engine<H> {
             tag: key.tag,
             from: peer.info.incarnation,
             to: self.incarnation,
-            sequence: channel.arrived.get(key.tag),
+            sequence: number,
+            digest,
         };
         if !expected.is_encoded_in(head) || channel.peer != from || peer.link != LinkState::Open {
             return None;
         }
         comm.posts += posts;
         channel.arrived.advance(key.tag);
+        if let Some(contents) = &mut channel.contents {
+            contents.accept(digest, key.tag, number);
+        }
         let bytes = payload.len() as u64;
         peer.traffic.received(bytes);
         let ingoing = peer.outgoing;

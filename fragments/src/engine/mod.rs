@@ -55,7 +55,7 @@ pub use replay::ReplayDeterminants;
 use slot_map::SlotMap;
 use state::{Channel, Comm, PeerState, PendingReceive, PendingSend, UnexpectedMessage};
 use std::collections::BTreeMap;
-pub use verify_sends::{PayloadDigest, PayloadMismatch, digest};
+pub use verify_sends::{PayloadMismatch, Sums};
 
 /// MPI-3.1 §3.4. Ready mode is standard mode here; buffered mode is a standard send from a buffer
 /// that the driver owns.
@@ -164,8 +164,10 @@ pub struct Engine<H: Host> {
     in_flight: u32,
     /// Sends that are complete for the program, not for the engine.
     detached: usize,
-    /// Digests of messages that leave the set are sent.
+    /// Messages that leave the set have a digest, and repeated ones are compared.
     verifies_sends: bool,
+    /// The program sends nothing more.
+    sends_are_over: bool,
     /// Piggybacked determinants are accepted (piggyback.rs).
     accepts_piggyback: bool,
     acknowledging: Option<AcknowledgeAfter>,
@@ -208,6 +210,7 @@ where
             in_flight: self.in_flight,
             detached: self.detached,
             verifies_sends: self.verifies_sends,
+            sends_are_over: self.sends_are_over,
             accepts_piggyback: self.accepts_piggyback,
             acknowledging: self.acknowledging,
             piggyback_buffer: Vec::new(),
@@ -244,6 +247,7 @@ impl<H: Host> Engine<H> {
             in_flight: 0,
             detached: 0,
             verifies_sends: false,
+            sends_are_over: false,
             accepts_piggyback: false,
             acknowledging: None,
             piggyback_buffer: Vec::new(),

@@ -132,6 +132,7 @@ impl<H: Host> Engine<H> {
             sequence: message.sequence,
             send: announced.send,
             total: message.total,
+            digest: announced.digest,
         });
         let outcome = self.begin_transfer(host, index, announced, &message.bytes);
         self.pool.give(message.bytes);

@@ -13,6 +13,7 @@ use super::state::{PendingReceive, Progress};
 use super::{Engine, Host};
 use crate::ids::{PeerId, ReceiveId, SendId};
 use crate::matching::{ANY_SOURCE, ANY_TAG, Key};
+use crate::payload_digest::PayloadDigest;
 use std::collections::VecDeque;
 
 /// A uniform receive.
@@ -145,5 +146,6 @@ fn record<R, T>(key: Key, waiting: FifoReceive<R, T>) -> PendingReceive<R, T> {
         sequence: waiting.number,
         send: SendId(0),
         total: 0,
+        digest: PayloadDigest::NONE,
     }
 }

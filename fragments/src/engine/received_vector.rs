@@ -5,10 +5,13 @@
 //! received vectors when a channel between them opens again (`resync.rs`). The vector of a
 //! checkpoint says which records of its payload log the peer may trim.
 
+use super::verify_sends::{AcceptedContents, RECENT};
 use super::{Engine, FrameError, Host, PeerId};
 use crate::host::LogEntry;
 use crate::ids::ContextId;
 use crate::little_endian::{LittleEndian, take_array};
+use crate::matching::Key;
+use crate::payload_digest::PayloadDigest;
 use crate::streams::{LaneRun, Lanes};
 use crate::wire::StreamKey;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +20,12 @@ use std::collections::{BTreeMap, BTreeSet};
 const ENTRY_BYTES: usize = 24;
 const ARRIVED: u32 = 1;
 const OPEN: u32 = 2;
+/// Sum over what was accepted in a lane, or in all far ones (`verify_sends.rs`).
+const CONTENTS: u32 = 3;
+/// Two of the numbers that the receiver remembers; their place is in `lanes`.
+const REMEMBERED: u32 = 4;
+/// With what digest, in `lanes`, an open message was announced.
+const ANNOUNCED: u32 = 5;
 
 /// An encoded entry.
 pub(super) type Entry = [u8; ENTRY_BYTES];
@@ -50,6 +59,8 @@ pub struct ReceivedVector {
     pub(super) lanes: BTreeMap<u32, Lanes>,
     /// Accepted messages that are not complete.
     pub(super) open: BTreeSet<Name>,
+    /// What these messages contained, by context id, where that is verified. Not of a checkpoint.
+    pub(super) contents: BTreeMap<u32, AcceptedContents>,
 }
 
 /// First bytes of an encoded [`ReceivedVector`]: name and version.
@@ -91,6 +102,18 @@ impl ReceivedVector {
             let (kind, context) = (u32::read_at(raw, 0), u32::read_at(raw, 4));
             let (lane, lanes) = (i32::read_at(raw, 8), u32::read_at(raw, 12));
             let number = u64::read_at(raw, 16);
+            if let CONTENTS | REMEMBERED | ANNOUNCED = kind {
+                let contents = self.contents.entry(context).or_default();
+                match kind {
+                    CONTENTS => *contents.sums.of_mut(lane) = number,
+                    ANNOUNCED => {
+                        let digest = PayloadDigest::from_bits(lanes);
+                        contents.open.insert((lane, number), digest);
+                    }
+                    _ => contents.remember(lanes, number)?,
+                }
+                continue;
+            }
             let span = i64::from(lane) - i64::from(lanes) + 1;
             if lane > 0 || lanes == 0 || span < i64::from(i32::MIN) || (lane == 0 && lanes > 1) {
                 return Err(FrameError::Unexpected("resync entry outside of the tags"));
@@ -165,6 +188,45 @@ impl<H: Host> Engine<H> {
         received
     }
 
+    /// What these messages contained, as encoded entries.
+    pub(super) fn content_entries(&self, id: PeerId) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        for channel in self.channels.iter().filter(|channel| channel.peer == id) {
+            let Some(contents) = &channel.contents else { continue };
+            for (lane, sum) in contents.accepted.lanes() {
+                entries.push(entry(CONTENTS, channel.context, lane, 0, sum));
+            }
+            let (pairs, _) = contents.recent.as_chunks();
+            const { assert!(RECENT.is_multiple_of(2)) };
+            for (at, &[even, odd]) in (0..).zip(pairs) {
+                let both = u64::from(even) | u64::from(odd) << 32;
+                if both != 0 {
+                    entries.push(entry(REMEMBERED, channel.context, 0, at, both));
+                }
+            }
+        }
+        if self.verifies_sends {
+            entries.extend(self.open_messages(id).map(|((context, lane, number), digest)| {
+                entry(ANNOUNCED, context, lane, digest.bits(), number)
+            }));
+        }
+        entries
+    }
+
+    /// Messages of this peer that are accepted and not complete, with their digests.
+    fn open_messages(&self, id: PeerId) -> impl Iterator<Item = (Name, PayloadDigest)> {
+        let name = |key: Key, sequence| name_of(key.context, key.tag, sequence);
+        let receives = self.receives.iter().filter_map(move |(_, _, receive)| {
+            let open = receive.progress.is_matched() && receive.peer == id;
+            open.then(|| (name(receive.key, receive.sequence), receive.digest))
+        });
+        let messages = self.messages.iter().filter_map(move |(_, _, message)| {
+            let announced = message.announced.filter(|_| message.peer == id)?;
+            Some((name(message.key, message.sequence), announced.digest))
+        });
+        receives.chain(messages)
+    }
+
     /// The same as encoded entries.
     pub(super) fn received_entries(&self, id: PeerId) -> Vec<Entry> {
         let mut entries = Vec::new();
@@ -173,16 +235,7 @@ impl<H: Host> Engine<H> {
                 entries.push(entry(ARRIVED, channel.context, run.lane, run.lanes, run.count));
             }
         }
-        for (_, _, receive) in self.receives.iter() {
-            if receive.progress.is_matched() && receive.peer == id {
-                entries.push(open(name_of(receive.key.context, receive.key.tag, receive.sequence)));
-            }
-        }
-        for (_, _, message) in self.messages.iter() {
-            if message.announced.is_some() && message.peer == id {
-                entries.push(open(name_of(message.key.context, message.key.tag, message.sequence)));
-            }
-        }
+        entries.extend(self.open_messages(id).map(|(name, _)| open(name)));
         entries
     }
 }

@@ -10,6 +10,7 @@ use super::{Engine, FrameError, Host, SendOutcome};
 use crate::host::{Pull, Status};
 use crate::ids::{CommRank, ContextId, PeerId, ReceiveId, SendId};
 use crate::matching::Key;
+use crate::payload_digest::PayloadDigest;
 use crate::wire::{FLAG_PULL, FLAG_SYNC, FrameType};
 
 impl<H: Host> Engine<H> {
@@ -31,6 +32,7 @@ impl<H: Host> Engine<H> {
             host.unpack(&mut receive.buffer, 0, &inline[..here as usize]);
         }
         receive.send = announced.send;
+        receive.digest = announced.digest;
         if announced.stale {
             receive.progress = Progress::Stale;
             return None;
@@ -212,7 +214,8 @@ impl<H: Host> Engine<H> {
         }
         self.counters.rendezvous_messages += 1;
         let id = self.remember(message, 0);
-        let announced = Announced { send: id, flags: FLAG_SYNC, stale: false };
+        let announced =
+            Announced { send: id, flags: FLAG_SYNC, digest: PayloadDigest::NONE, stale: false };
         self.arrive_announced(host, peer, key, sequence, bytes, announced, &[]);
         SendOutcome::Pending(id)
     }

@@ -134,7 +134,8 @@ impl<H: Host> Engine<H> {
 
     /// Send what was accepted from the peer, as the first frames of a channel.
     pub(super) fn send_received_vector(&mut self, host: &mut H, id: PeerId) {
-        let entries = self.received_entries(id);
+        let mut entries = self.received_entries(id);
+        entries.extend(self.content_entries(id));
         self.send_vector(host, id, FrameType::Resync, &entries);
     }
 
@@ -197,14 +198,12 @@ impl<H: Host> Engine<H> {
                 waiting.insert(name, SendId::new(index, generation));
             }
         }
+        self.verify_log(host, id, &mut received);
         let mut after = None;
         while let Some((record, entry)) = host.log_next(id, after) {
             after = Some(record);
             let name = name_of(entry.stream.context.0, entry.stream.lane, entry.sequence.0);
             let send = waiting.remove(&name);
-            if received.accepted(name) {
-                self.send_logged_digest(host, record, &entry);
-            }
             if !received.accepted(name) {
                 self.counters.resent_messages += 1;
                 self.resend(host, record, &entry, send, 0);
@@ -225,6 +224,9 @@ impl<H: Host> Engine<H> {
         });
         let ahead = !received.lanes.is_empty();
         self.peer(id).ahead = ahead.then(|| Box::new(received));
+        if self.sends_are_over {
+            self.verify_all_repeated(host, id);
+        }
         self.flush(host);
     }
 
@@ -246,6 +248,7 @@ impl<H: Host> Engine<H> {
             tag: entry.tag,
             sequence: entry.sequence.0,
             bytes: entry.bytes,
+            digest: entry.digest,
             source: PayloadSource::Log(record),
             synchronous: old.is_some(),
             token: old.and_then(|send| send.token),
@@ -289,21 +292,26 @@ impl<H: Host> Engine<H> {
         message.token = message.token.filter(|_| message.synchronous);
         let name = name_of(message.context, message.tag, message.sequence);
         let Self { peers, by_peer, channels, .. } = self;
-        let mut open = false;
+        let (mut open, mut mismatch) = (false, None);
         if let Some(Some(peer)) = peers.get_mut(message.peer.0 as usize)
             && let Some(ahead) = &mut peer.ahead
+            && let Some(&at) = by_peer.get(&(name.0, message.peer))
         {
             open = ahead.open.remove(&name);
-            if let Some(&at) = by_peer.get(&(name.0, message.peer))
-                && let Some(lanes) = ahead.lanes.get(&name.0)
-                && !lanes.any_above(&channels[at as usize].sent)
-            {
+            let channel = &channels[at as usize];
+            if channel.contents.is_some() {
+                mismatch = ahead.verify_repeated(&message, name, &channel.sent);
+            }
+            if ahead.lanes.get(&name.0).is_some_and(|lanes| !lanes.any_above(&channel.sent)) {
                 // Replay complete in this context.
                 ahead.lanes.remove(&name.0);
             }
             if ahead.lanes.is_empty() {
                 peer.ahead = None;
             }
+        }
+        if let Some(mismatch) = mismatch {
+            host.payload_mismatch(message.peer, mismatch);
         }
         if open {
             return self.send_announced(host, message, FLAG_REANNOUNCE);

@@ -5,6 +5,7 @@ use super::state::{Body, Comm, LinkState, PayloadSource, PendingSend};
 use super::{CommId, CommRank, Engine, Host, Mode, PeerId, SendError, SendId, SendOutcome};
 use crate::host::{LogEntry, Transmit};
 use crate::ids::{ContextId, LogRecord, MessageSeq};
+use crate::payload_digest::PayloadDigest;
 use crate::send_gate::SendPermit;
 use crate::wire::{
     ANNOUNCE_BYTES, FLAG_PULL, FLAG_REANNOUNCE, FLAG_SYNC, FrameType, HEADER_BYTES, Header,
@@ -19,6 +20,7 @@ pub(super) struct Outbound<B, T> {
     pub tag: i32,
     pub sequence: u64,
     pub bytes: u64,
+    pub digest: PayloadDigest,
     pub source: PayloadSource<B>,
     pub token: Option<T>,
     pub synchronous: bool,
@@ -85,6 +87,7 @@ impl<H: Host> Engine<H> {
             from: self.incarnation,
             to: peer.info.incarnation,
             sequence: channel.sent.get(tag),
+            digest: PayloadDigest::NONE,
         };
         if !offer_eager(host, SendPermit::internal(), id, &header, buffer, bytes) {
             return false;
@@ -154,6 +157,7 @@ impl<H: Host> Engine<H> {
             tag,
             sequence: channel.sent.get(tag),
             bytes,
+            digest: PayloadDigest::NONE,
             source: PayloadSource::Log(LogRecord(0)),
             token: Some(token),
             synchronous,
@@ -170,9 +174,14 @@ impl<H: Host> Engine<H> {
                 source: CommRank(rank),
                 tag,
                 bytes,
+                digest: PayloadDigest::NONE,
             };
             let record = host.log_append(&entry, &mut buffer).map_err(SendError::Log)?;
             message.source = PayloadSource::Log(record);
+            if self.verifies_sends {
+                message.digest = host.log_digest(record, entry.sequence);
+                self.count_content(at, tag, message.sequence, message.digest);
+            }
             self.counters.sent_outgoing_messages += 1;
             self.counters.sent_outgoing_bytes += bytes;
         } else {
@@ -198,21 +207,14 @@ impl<H: Host> Engine<H> {
             return Ok(self.send_while_down(message));
         }
         let repeated = peer.ahead.is_some() && self.peer_has_received(&message);
-        let digest = if outgoing { self.digest_of(host, &message) } else { None };
-        let number = message.sequence;
-        let sent = if repeated {
+        Ok(if repeated {
             // A restarted process repeats a send: complete, unless its match is still awaited.
             self.repeat_send(host, message)
-        } else if bytes <= u64::from(eager_max) && !synchronous {
+        } else if short && !synchronous {
             self.send_eager(host, message)
         } else {
             self.send_announced(host, message, 0)
-        };
-        if let Some(digest) = digest {
-            self.send_digest(host, (id, context, rank), (tag, number), digest);
-            self.flush(host);
-        }
-        Ok(sent)
+        })
     }
 
     /// Send the whole message in one frame.
@@ -303,6 +305,7 @@ impl<H: Host> Engine<H> {
             tag: message.tag,
             sequence: message.sequence,
             bytes: message.bytes,
+            digest: message.digest,
             inline,
             source: message.source,
             token: message.token,
@@ -331,6 +334,7 @@ impl<H: Host> Engine<H> {
             from: self.incarnation,
             to: self.peer(message.peer).info.incarnation,
             sequence: message.sequence,
+            digest: message.digest,
         }
     }
 
@@ -338,7 +342,7 @@ impl<H: Host> Engine<H> {
     fn header_of(&mut self, id: SendId, flags: u8, length: u64) -> Header {
         let send = self.sends.at(id.index());
         let (peer, context, source) = (send.peer, send.context, send.rank);
-        let (tag, sequence) = (send.tag, send.sequence);
+        let (tag, sequence, digest) = (send.tag, send.sequence, send.digest);
         Header {
             length: length as u32,
             kind: FrameType::Announce,
@@ -349,6 +353,7 @@ impl<H: Host> Engine<H> {
             from: self.incarnation,
             to: self.peer(peer).info.incarnation,
             sequence,
+            digest,
         }
     }
 }

@@ -3,11 +3,12 @@
 
 use super::acknowledge::Acknowledged;
 use super::received_vector::ReceivedVector;
-use super::verify_sends::DigestHistory;
+use super::verify_sends::ContentSums;
 use crate::counters::Traffic;
 use crate::host::PeerInfo;
 use crate::ids::*;
 use crate::matching::Key;
+use crate::payload_digest::PayloadDigest;
 use crate::send_gate::Recorded;
 use crate::streams::Lanes;
 use std::collections::VecDeque;
@@ -43,6 +44,8 @@ pub struct Channel {
     pub sent: Lanes,
     /// Next number to accept, per stream.
     pub arrived: Lanes,
+    /// Between sets, where repeated sends are verified: what their messages contained.
+    pub contents: Option<Box<ContentSums>>,
 }
 
 /// State of the link to a peer.
@@ -90,8 +93,6 @@ pub struct PeerState {
     /// The peer's received vector, while it arrives.
     pub resync: Box<ReceivedVector>,
     pub(super) acknowledged: Box<Acknowledged>,
-    /// Digests of its messages.
-    pub digests: Option<Box<DigestHistory>>,
     /// It accepts piggybacked determinants on this channel.
     pub accepts_piggyback: bool,
     /// Determinants before this one are stable, or were piggybacked to it on this channel.
@@ -152,6 +153,7 @@ pub struct PendingSend<B, T> {
     pub tag: i32,
     pub sequence: u64,
     pub bytes: u64,
+    pub digest: PayloadDigest,
     /// Bytes that travelled inside the announcement.
     pub inline: u64,
     pub source: PayloadSource<B>,
@@ -203,6 +205,8 @@ pub struct PendingReceive<R, T> {
     pub sequence: u64,
     pub send: SendId,
     pub total: u64,
+    /// Once matched: the digest that it was announced with.
+    pub digest: PayloadDigest,
 }
 
 /// A message without a receive.
@@ -222,6 +226,7 @@ pub struct UnexpectedMessage {
 pub struct Announced {
     pub send: SendId,
     pub flags: u8,
+    pub digest: PayloadDigest,
     /// The channel was lost since; the sender announces it again.
     pub stale: bool,
 }

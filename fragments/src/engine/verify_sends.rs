@@ -1,233 +1,366 @@
-//! Verification of repeated sends: does a rolled-back process send what it had sent before? Off
-//! unless it is switched on (`Engine::verify_sends`).
+//! Verification of repeated sends: does a rolled-back process send what it had sent before?
 //!
-//! Source: DESIGN §8. Behind each message that leaves the set its sender sends a digest of the
-//! payload, which the receiver stores. A sender that is rolled back sends the digest again with the
-//! message, even if the receiver already has the message: then both digests are compared.
+//! Source: docs/adr/0034; DESIGN §8. Each message that leaves its set has a digest of its payload
+//! in its header. Both ends of a channel between sets add up what they have sent and accepted: a
+//! number made of digest, tag and number of each message. Sums do not depend on the order in which
+//! streams take turns, which a replay may change, and need no memory for each message. The
+//! receiver's sum comes with its received vector (`resync.rs`); the sender compares it with its own
+//! when it has sent all that the receiver has accepted.
 //!
-//! 1. At most [`HISTORY_MAX`] digests of a peer are stored, the youngest.
-//! 2. A digest that is missing (the channel was lost behind its message, or it is too old) is no
-//!    mismatch: a reported mismatch is certain, a missing report proves nothing.
+//! 1. `sent` is the sum over all messages of the channel that were sent, `accepted` over all that
+//!    were accepted; both are part of a checkpoint. There is one for the program's messages, one
+//!    for each tag of blocking collectives, and one for all nonblocking ones.
+//! 2. What the peer has accepted is what was sent, less what is in the log and not accepted, plus
+//!    what is still to be repeated. A message that was not accepted is in the log (E4).
+//! 3. What is repeated as it was is never reported, whatever is in the program's memory by now: the
+//!    digest of a message is made once, when it is sent, and kept with its record in the log.
+//! 4. What is not is missed with a probability of 2^-24, where the digests of its payload, or of
+//!    all that differ, are the same by chance; and where it differs only in what is left out of the
+//!    digest of a long message.
+//! 5. Nobody gets the next message of a stream before the comparison of those that the peer has (of
+//!    nonblocking collectives: the next one after all that it has). A payload that the peer still
+//!    lacks it does not get either if it differs.
+//! 6. Of the youngest messages of the program, [`RECENT`] in each channel, and of those that are
+//!    not complete the receiver remembers each number: one that differs is reported by its name.
+//! 7. When the program sends nothing more and a peer has more than it has sent, that is reported.
 
-use super::queue::queued;
+use super::received_vector::{Name, ReceivedVector, name_of};
 use super::send::Outbound;
-use super::state::{Body, LinkState};
 use super::{Engine, FrameError, Host, PeerId};
 use crate::host::LogEntry;
-use crate::ids::{ContextId, LogRecord, MessageSeq};
-use crate::little_endian::LittleEndian;
-use crate::wire::{FrameType, HEADER_BYTES, Header, StreamKey};
+use crate::ids::{ContextId, MessageSeq};
+use crate::payload_digest::PayloadDigest;
+use crate::streams::{Lanes, NEAR};
+use crate::wire::StreamKey;
 use core::fmt;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
-/// Digests of a peer that are stored: some 2 MB.
-const HISTORY_MAX: usize = 1 << 15;
-/// u64 digest, u64 bytes.
-const BODY_BYTES: usize = 16;
+/// Messages of a channel that the receiver remembers.
+pub(super) const RECENT: usize = 32;
 
-/// Digest and length of a payload.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PayloadDigest {
-    /// See [`digest`].
-    pub digest: u64,
-    /// How long it is.
-    pub bytes: u64,
+/// Stands for all lanes that have no sum of their own.
+pub(super) const FAR_LANE: i32 = i32::MIN;
+
+/// Sums over messages: of the program, of each tag of blocking collectives, of all others.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Sums {
+    user: u64,
+    far: u64,
+    /// By tag, without the sign; empty until one of them is used.
+    near: Vec<u64>,
 }
 
-/// Replay divergence: a message that differs from the sender's earlier incarnation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PayloadMismatch {
-    /// Its stream.
-    pub stream: StreamKey,
-    /// Its number.
-    pub sequence: MessageSeq,
-    /// Its tag.
-    pub tag: i32,
-    /// Before the rollback.
-    pub before: PayloadDigest,
-    /// Now.
-    pub now: PayloadDigest,
-}
-
-impl fmt::Display for PayloadMismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { stream, sequence, tag, before, now } = self;
-        write!(
-            f,
-            "message {sequence} with tag {tag} of context {}: it had {} bytes with digest {:016x}, \
-             and has {} bytes with digest {:016x} now",
-            stream.context.0, before.bytes, before.digest, now.bytes, now.digest
-        )
-    }
-}
-
-/// 64 bits that differ if a single word differs; no protection against forged data. The same on all
-/// machines.
-pub fn digest(bytes: &[u8]) -> u64 {
-    const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
-    let step = |sum: u64, word: u64| (sum ^ word).wrapping_mul(FACTOR).rotate_left(29);
-    // Four independent sums.
-    let mut sums = [1u64, 2, 3, 4];
-    let (blocks, rest) = bytes.as_chunks::<32>();
-    for block in blocks {
-        let (words, _) = block.as_chunks::<8>();
-        for (sum, word) in sums.iter_mut().zip(words) {
-            *sum = step(*sum, u64::read_at(word, 0));
+impl Sums {
+    /// The one for this tag or lane.
+    fn of(&self, lane: i32) -> u64 {
+        match lane.unsigned_abs() as usize {
+            _ if lane >= 0 => self.user,
+            at if at < NEAR => self.near.get(at).copied().unwrap_or(0),
+            _ => self.far,
         }
     }
-    let mut sum = sums.into_iter().fold(bytes.len() as u64, step);
-    for piece in rest.chunks(8) {
-        let mut word = [0; 8];
-        word[..piece.len()].copy_from_slice(piece);
-        sum = step(sum, u64::read_at(&word, 0));
-    }
-    sum ^ (sum >> 32)
-}
 
-/// The digests of a peer's messages.
-#[derive(Clone, Debug, Default)]
-pub(super) struct DigestHistory {
-    digests: BTreeMap<(u32, i32, u64), PayloadDigest>,
-    order: VecDeque<(u32, i32, u64)>,
-}
-
-impl DigestHistory {
-    /// The digest before, if it differs.
-    fn compare(&mut self, name: (u32, i32, u64), now: PayloadDigest) -> Option<PayloadDigest> {
-        if let Some(&before) = self.digests.get(&name) {
-            return Some(before).filter(|before| *before != now);
-        }
-        self.digests.insert(name, now);
-        self.order.push_back(name);
-        if self.order.len() > HISTORY_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.digests.remove(&oldest);
-        }
-        None
-    }
-}
-
-impl<H: Host> Engine<H> {
-    /// From now on digests are sent. The receiver compares them whether this is on there or not.
-    pub fn verify_sends(&mut self) {
-        self.verifies_sends = true;
+    #[inline(always)]
+    pub(super) fn of_mut(&mut self, lane: i32) -> &mut u64 {
+        if lane >= 0 { &mut self.user } else { self.library(lane) }
     }
 
-    /// Send the digest behind a message that is in the log.
-    #[cold]
-    pub(super) fn send_digest(
-        &mut self,
-        host: &mut H,
-        (to, context, rank): (PeerId, u32, u32),
-        (tag, sequence): (i32, u64),
-        digest: PayloadDigest,
-    ) {
-        let from = self.incarnation;
-        let peer = self.peer(to);
-        if peer.link != LinkState::Open {
-            return;
+    #[inline(never)]
+    fn library(&mut self, lane: i32) -> &mut u64 {
+        let at = lane.unsigned_abs() as usize;
+        if at >= NEAR {
+            return &mut self.far;
         }
-        let header = Header {
-            length: (HEADER_BYTES + BODY_BYTES) as u32,
-            kind: FrameType::PayloadDigest,
-            flags: 0,
-            context,
-            source: rank,
-            tag,
-            from,
-            to: peer.info.incarnation,
-            sequence,
+        if self.near.is_empty() {
+            self.near = vec![0; NEAR];
+        }
+        &mut self.near[at]
+    }
+
+    #[inline(always)]
+    fn add_number(&mut self, tag: i32, number: u64) {
+        let sum = self.of_mut(tag);
+        *sum = sum.wrapping_add(number);
+    }
+
+    /// A message in the log.
+    fn add(&mut self, entry: &LogEntry) {
+        self.add_number(entry.tag, entry.digest.of_message(entry.tag, entry.sequence.0));
+    }
+
+    /// All that are not 0, by lane.
+    pub(super) fn lanes(&self) -> impl Iterator<Item = (i32, u64)> {
+        let near = (0..).zip(&self.near).map(|(at, &sum): (i32, _)| (-at, sum));
+        let all = [(0, self.user), (FAR_LANE, self.far)].into_iter().chain(near);
+        all.filter(|&(_, sum)| sum != 0)
+    }
+}
+
+/// All lanes that have a sum.
+fn lanes() -> impl Iterator<Item = i32> {
+    (0..NEAR as i32).map(|at| -at).chain([FAR_LANE])
+}
+
+/// What was sent and accepted in a channel between sets.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ContentSums {
+    sent: Sums,
+    pub(super) accepted: Sums,
+    /// Lower halves of the program's last messages, by the last bits of their numbers.
+    pub(super) recent: [u32; RECENT],
+}
+
+impl ContentSums {
+    /// A message was accepted.
+    #[inline(always)]
+    pub fn accept(&mut self, digest: PayloadDigest, tag: i32, sequence: u64) {
+        let number = digest.of_message(tag, sequence);
+        self.accepted.add_number(tag, number);
+        if tag >= 0 {
+            self.recent[sequence as usize % RECENT] = number as u32;
+        }
+    }
+}
+
+/// What a peer has accepted in a channel; later, of which the sums are still to be repeated.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct AcceptedContents {
+    pub sums: Sums,
+    recent: [u32; RECENT],
+    /// Digests of those that are not complete, by lane and number.
+    pub open: BTreeMap<(i32, u64), PayloadDigest>,
+}
+
+impl AcceptedContents {
+    /// Two of the numbers that the receiver remembers.
+    pub(super) fn remember(&mut self, at: u32, both: u64) -> Result<(), FrameError> {
+        let Some([even, odd]) = self.recent.as_chunks_mut().0.get_mut(at as usize) else {
+            return Err(FrameError::Unexpected("resync entry outside of what is recent"));
         };
-        let mut body = Vec::with_capacity(BODY_BYTES);
-        digest.digest.append(&mut body);
-        digest.bytes.append(&mut body);
-        self.enqueue(host, to, queued(&header.encode(), Body::Owned(body)), 0);
-    }
-
-    /// The same, of a message in the log that the peer has.
-    pub(super) fn send_logged_digest(&mut self, host: &mut H, record: LogRecord, of: &LogEntry) {
-        if self.verifies_sends
-            && let Some(digest) = host.log_digest(record)
-        {
-            let whose = (of.to, of.stream.context.0, of.source.0);
-            let content = PayloadDigest { digest, bytes: of.bytes };
-            self.send_digest(host, whose, (of.tag, of.sequence.0), content);
-        }
-    }
-
-    /// Of a message that is being sent.
-    pub(super) fn digest_of(
-        &mut self,
-        host: &mut H,
-        message: &Outbound<H::SendBuffer, H::Token>,
-    ) -> Option<PayloadDigest> {
-        if !self.verifies_sends {
-            return None;
-        }
-        let super::state::PayloadSource::Log(record) = message.source else { return None };
-        Some(PayloadDigest { digest: host.log_digest(record)?, bytes: message.bytes })
-    }
-
-    /// A digest has arrived.
-    pub(super) fn on_payload_digest(
-        &mut self,
-        host: &mut H,
-        from: PeerId,
-        header: &Header,
-        body: &[u8],
-    ) -> Result<(), FrameError> {
-        if body.len() != BODY_BYTES {
-            return Err(FrameError::Unexpected("payload digest with another length"));
-        }
-        let (digest, bytes) = (u64::read_at(body, 0), u64::read_at(body, 8));
-        let now = PayloadDigest { digest, bytes };
-        let stream = StreamKey::of(ContextId(header.context), header.tag);
-        let name = (stream.context.number(), stream.lane, header.sequence);
-        let history = self.peer(from).digests.get_or_insert_default();
-        if let Some(before) = history.compare(name, now) {
-            let (sequence, tag) = (MessageSeq(header.sequence), header.tag);
-            host.payload_mismatch(from, PayloadMismatch { stream, sequence, tag, before, now });
-        }
+        (*even, *odd) = (both as u32, (both >> 32) as u32);
         Ok(())
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Replay divergence: this process sends something else than its earlier incarnation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PayloadMismatch {
+    /// This message.
+    Message {
+        /// Its stream.
+        stream: StreamKey,
+        /// Its number.
+        sequence: MessageSeq,
+        /// Its tag.
+        tag: i32,
+        /// Its length now.
+        bytes: u64,
+    },
+    /// One or more of several messages.
+    AnyOf {
+        /// MPI's context id.
+        context: u32,
+        /// 0: messages of the program; else the tag, or a far one.
+        lane: i32,
+        /// How many the receiver has; of far tags: unknown.
+        messages: u64,
+    },
+    /// The program has come to its end and has sent fewer messages than the receiver has.
+    Fewer {
+        /// MPI's context id.
+        context: u32,
+        /// How many of the program it has sent and the receiver has; `None`: those of a collective
+        /// are missing.
+        messages: Option<(u64, u64)>,
+    },
+}
 
-    #[test]
-    fn each_bit_and_the_length_count() {
-        for length in [0usize, 1, 7, 8, 9, 31, 32, 33, 64, 100] {
-            let mut bytes: Vec<u8> = (0..length).map(|at| at as u8).collect();
-            let whole = digest(&bytes);
-            for at in 0..length {
-                for bit in 0..8 {
-                    bytes[at] ^= 1 << bit;
-                    assert_ne!(digest(&bytes), whole, "bit {bit} of byte {at} of {length}");
-                    bytes[at] ^= 1 << bit;
-                }
-            }
-            bytes.push(0);
-            assert_ne!(digest(&bytes), whole, "a zero behind {length} bytes");
+impl PayloadMismatch {
+    /// The lane of the stream: 0 for messages of the program; where it is not known, a far one.
+    pub fn lane(&self) -> i32 {
+        match self {
+            Self::Message { stream, .. } => stream.lane,
+            Self::AnyOf { lane, .. } => *lane,
+            Self::Fewer { messages, .. } => messages.map_or(FAR_LANE, |_| 0),
         }
-        let (one, other) = ([[1u8; 32], [2; 32]].concat(), [[2u8; 32], [1; 32]].concat());
-        assert_ne!(digest(&one), digest(&other), "the order counts");
-        assert_eq!(digest(b"rustbtl"), digest(b"rustbtl"));
+    }
+}
+
+impl fmt::Display for PayloadMismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Message { stream, sequence, tag, bytes } => {
+                let context = stream.context.number();
+                write!(
+                    f,
+                    "message {sequence} with tag {tag} in context {context}: {bytes} bytes, with \
+                     another content or length than it had before the failure"
+                )
+            }
+            Self::AnyOf { context, lane: 0, messages } => write!(
+                f,
+                "one or more of messages 0 to {} in context {context}: another content, length or \
+                 tag than before the failure",
+                messages.saturating_sub(1)
+            ),
+            Self::AnyOf { context, lane: FAR_LANE, .. } => write!(
+                f,
+                "nonblocking collectives in context {context}: another content or length than \
+                 before the failure"
+            ),
+            Self::AnyOf { context, lane, messages } => write!(
+                f,
+                "one or more of messages 0 to {} with tag {lane} in context {context}: another \
+                 content or length than before the failure",
+                messages.saturating_sub(1)
+            ),
+            Self::Fewer { context, messages: Some((sent, accepted)) } => write!(
+                f,
+                "{sent} messages in context {context} up to its end, and {accepted} before the \
+                 failure"
+            ),
+            Self::Fewer { context, messages: None } => write!(
+                f,
+                "fewer messages of collectives in context {context} up to its end than before the \
+                 failure"
+            ),
+        }
+    }
+}
+
+impl ReceivedVector {
+    /// Is this what the peer remembers of the message, if it does?
+    fn is_as_remembered(&self, name: Name, tag: i32, digest: PayloadDigest) -> bool {
+        let (context, lane, sequence) = name;
+        let Some(contents) = self.contents.get(&context) else { return true };
+        if let Some(&announced) = contents.open.get(&(lane, sequence)) {
+            return announced == digest;
+        }
+        let count = self.lanes.get(&context).map_or(0, |lanes| lanes.get(0));
+        let is_recent = lane == 0 && sequence < count && sequence + RECENT as u64 >= count;
+        let now = digest.of_message(tag, sequence) as u32;
+        !is_recent || contents.recent[sequence as usize % RECENT] == now
     }
 
-    #[test]
-    fn a_digest_that_is_sent_twice_is_compared_and_the_oldest_are_dropped() {
-        let content = |digest| PayloadDigest { digest, bytes: 8 };
-        let mut history = DigestHistory::default();
-        for number in 0..=HISTORY_MAX as u64 {
-            assert_eq!(history.compare((1, 0, number), content(number)), None);
+    /// One or more of what the peer has in this lane, or in far ones, are not the same.
+    fn any_of(&self, context: u32, lane: i32) -> PayloadMismatch {
+        let messages = self.lanes.get(&context).map_or(0, |lanes| lanes.get(lane));
+        PayloadMismatch::AnyOf { context, lane, messages }
+    }
+
+    /// Has the peer accepted more in this lane, or in far ones, than was `sent`?
+    fn is_above(&self, context: u32, lane: i32, sent: &Lanes) -> bool {
+        self.lanes.get(&context).is_some_and(|lanes| match lane {
+            FAR_LANE => lanes.any_far_above(sent),
+            _ => lanes.get(lane) > sent.get(lane),
+        })
+    }
+
+    /// A message that the peer has accepted is sent again, and is one of `sent`.
+    pub(super) fn verify_repeated<B, T>(
+        &mut self,
+        message: &Outbound<B, T>,
+        name: Name,
+        sent: &Lanes,
+    ) -> Option<PayloadMismatch> {
+        let (context, lane, _) = name;
+        let (digest, tag) = (message.digest, message.tag);
+        let as_remembered = self.is_as_remembered(name, tag, digest);
+        let sum = self.contents.entry(context).or_default().sums.of_mut(lane);
+        *sum = sum.wrapping_sub(digest.of_message(tag, message.sequence));
+        let differs = *sum != 0;
+        if !as_remembered {
+            return Some(PayloadMismatch::Message {
+                stream: StreamKey::of(ContextId(message.context), tag),
+                sequence: MessageSeq(message.sequence),
+                tag,
+                bytes: message.bytes,
+            });
         }
-        assert_eq!(history.digests.len(), HISTORY_MAX);
-        assert_eq!(history.compare((1, 0, 5), content(5)), None, "the same");
-        assert_eq!(history.compare((1, 0, 5), content(6)), Some(content(5)));
-        assert_eq!(history.compare((1, -3, 5), content(6)), None, "another stream");
-        assert_eq!(history.compare((1, 0, 0), content(9)), None, "too old to be known");
+        let far = lane < 0 && lane.unsigned_abs() as usize >= NEAR;
+        let lane = if far { FAR_LANE } else { lane };
+        (differs && !self.is_above(context, lane, sent)).then(|| self.any_of(context, lane))
+    }
+}
+
+impl<H: Host> Engine<H> {
+    /// Verify what is sent again. To be called before any message, in all processes.
+    pub fn verify_sends(&mut self) {
+        self.verifies_sends = true;
+    }
+
+    /// Sums over what was sent and accepted in each channel that is verified, by peer and context.
+    pub fn content_sums(&self) -> impl Iterator<Item = (PeerId, u32, &Sums, &Sums)> {
+        self.channels.iter().filter_map(|channel| {
+            let sums = channel.contents.as_ref()?;
+            Some((channel.peer, channel.context, &sums.sent, &sums.accepted))
+        })
+    }
+
+    /// A message that leaves the set is sent for the first time in this incarnation.
+    #[inline]
+    pub(super) fn count_content(&mut self, at: usize, tag: i32, number: u64, of: PayloadDigest) {
+        if let Some(sums) = &mut self.channels[at].contents {
+            sums.sent.add_number(tag, of.of_message(tag, number));
+        }
+    }
+
+    /// A channel is repaired, and nothing was sent again: verifies what of it is in the log,
+    /// compares what is complete, and notes what is still to be repeated (2).
+    pub(super) fn verify_log(&self, host: &mut H, id: PeerId, received: &mut ReceivedVector) {
+        if !self.verifies_sends {
+            return;
+        }
+        let mut unaccepted: BTreeMap<u32, Sums> = BTreeMap::new();
+        let mut after = None;
+        while let Some((record, entry)) = host.log_next(id, after) {
+            after = Some(record);
+            let (stream, sequence, tag) = (entry.stream, entry.sequence, entry.tag);
+            let name = name_of(stream.context.0, stream.lane, sequence.0);
+            if !received.accepted(name) {
+                unaccepted.entry(name.0).or_default().add(&entry);
+            } else if !received.is_as_remembered(name, tag, entry.digest) {
+                let bytes = entry.bytes;
+                let mismatch = PayloadMismatch::Message { stream, sequence, tag, bytes };
+                host.payload_mismatch(entry.to, mismatch);
+            }
+        }
+        for channel in self.channels.iter().filter(|channel| channel.peer == id) {
+            let Some(own) = &channel.contents else { continue };
+            let context = channel.context;
+            let waits = unaccepted.remove(&context).unwrap_or_default();
+            for lane in lanes() {
+                let theirs = received.contents.entry(context).or_default().sums.of_mut(lane);
+                *theirs = theirs.wrapping_sub(own.sent.of(lane).wrapping_sub(waits.of(lane)));
+                if *theirs != 0 && !received.is_above(context, lane, &channel.sent) {
+                    host.payload_mismatch(id, received.any_of(context, lane));
+                }
+            }
+        }
+    }
+
+    /// The program sends nothing more (MPI_Finalize): what any peer has it has repeated (7).
+    pub fn end_sends(&mut self, host: &mut H) {
+        self.sends_are_over = true;
+        for id in 0..self.peers.len() as u32 {
+            self.verify_all_repeated(host, PeerId(id));
+        }
+    }
+
+    /// Has it been sent all that the peer has, if that is known yet?
+    pub(super) fn verify_all_repeated(&mut self, host: &mut H, id: PeerId) {
+        let Some(Some(peer)) = self.peers.get(id.0 as usize) else { return };
+        let Some(ahead) = peer.ahead.as_ref().filter(|_| self.verifies_sends) else { return };
+        let none = Lanes::default();
+        let sent = |context| match self.by_peer.get(&(context, id)) {
+            Some(&at) => &self.channels[at as usize].sent,
+            None => &none,
+        };
+        // A context stays there until all of it is repeated.
+        if let Some((&context, lanes)) = ahead.lanes.first_key_value() {
+            let (sent, accepted) = (sent(context).get(0), lanes.get(0));
+            let messages = (accepted > sent).then_some((sent, accepted));
+            host.payload_mismatch(id, PayloadMismatch::Fewer { context, messages });
+        }
     }
 }

@@ -10,7 +10,7 @@ mod runs;
 pub use runs::Runs;
 
 /// Tags −1 … −(NEAR − 1) have counters in an array; Open MPI's blocking collectives end at −26.
-const NEAR: usize = 64;
+pub const NEAR: usize = 64;
 
 /// Counters of one direction of a channel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -106,6 +106,11 @@ impl Lanes {
         self.user > other.user
             || self.near.iter().enumerate().any(|(at, &count)| count > near(at))
             || self.far.any_above(&other.far)
+    }
+
+    /// The same of the streams that have no place in the array.
+    pub fn any_far_above(&self, other: &Self) -> bool {
+        self.far.any_above(&other.far)
     }
 
     /// All streams with a count above 0, as runs of lanes with equal counts.

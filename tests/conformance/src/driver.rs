@@ -3,6 +3,7 @@
 use crate::{Fabric, id};
 use rustbtl_component::transports::{Event, Payload, Sent, Transport};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
+use rustbtl_fragments::payload_digest::PayloadDigest;
 use rustbtl_fragments::wire::{FrameType, HEADER_BYTES, Header};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,7 @@ pub fn frame(from: usize, to: usize, sequence: u64, bytes: usize) -> [u8; HEADER
         from: Incarnation(0),
         to: Incarnation(0),
         sequence,
+        digest: PayloadDigest::NONE,
     }
     .encode()
 }

@@ -119,6 +119,7 @@ impl Host for Deaf {
 pub fn busy(me: u32) -> (Engine<Deaf>, Deaf) {
     let mut host = Deaf::default();
     let mut engine = Engine::new(PeerId(me), SetId(me & !1), Incarnation(0));
+    engine.verify_sends();
     let world = engine.add_comm(ContextId(0), CommRank(me), 4, 0);
     let other = engine.add_comm(ContextId::new(3, 7), CommRank(me), 4, 1);
     for to in (0..4).map(CommRank) {

@@ -8,9 +8,10 @@ use crate::prng::Prng;
 use rustbtl_checkpoint::{LogLimits, PayloadLog, SegmentMemory, SegmentSource};
 use rustbtl_coordination::determinants::{DeterminantLog, RandomStream, ReplayDecisions};
 use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
-use rustbtl_fragments::engine::ReceivedVector;
+use rustbtl_fragments::engine::{PayloadMismatch, ReceivedVector};
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
+use rustbtl_fragments::payload_digest::PayloadDigest;
 use rustbtl_fragments::send_gate::{Marks, Recorded};
 use rustbtl_fragments::wire::{FrameType, Header};
 use std::cell::{Cell, RefCell};
@@ -94,6 +95,8 @@ pub struct SimHost {
     pub late: Vec<(ReceiveName, MessageName)>,
     /// How often something was not stable.
     pub waited: Cell<u64>,
+    /// Planted: the program sends another content than before.
+    pub alters: bool,
     /// Payloads that were placed directly.
     pub placed_directly: u64,
     /// Messages that were dropped from the log since their receiver has acknowledged them.
@@ -141,6 +144,7 @@ impl SimHost {
             share: None,
             late: Vec::new(),
             waited: Cell::new(0),
+            alters: false,
             placed_directly: 0,
             acknowledged: BTreeSet::new(),
             refused: 0,
@@ -300,8 +304,29 @@ impl Host for SimHost {
 
     fn log_append(&mut self, entry: &LogEntry, buffer: &mut Buffer) -> Result<LogRecord, LogFull> {
         assert!(!self.options.same_set(self.me, entry.to.0 as usize), "E5: internal message");
-        let bytes = self.buffer(*buffer).to_vec();
+        let mut bytes = self.buffer(*buffer).to_vec();
+        if core::mem::take(&mut self.alters)
+            && let Some(last) = bytes.last_mut()
+        {
+            *last ^= 1;
+        }
         self.memory.log.append(entry, |into| into.copy_from_slice(&bytes))
+    }
+
+    fn log_digest(&mut self, record: LogRecord, sequence: MessageSeq) -> PayloadDigest {
+        let mut payload = self.memory.log.payload(record);
+        if self.options.planted == Some(Planted::DigestIgnoresEnd) {
+            payload = &payload[..payload.len() / 8 * 7];
+        }
+        let digest = PayloadDigest::of(payload, sequence.0);
+        self.memory.log.set_digest(record, digest);
+        digest
+    }
+
+    fn payload_mismatch(&mut self, to: PeerId, what: PayloadMismatch) {
+        let forgotten = self.options.planted == Some(Planted::ComparisonForgotten);
+        let again = self.incarnation() > 1;
+        assert!(forgotten && again, "{} does not send again to {to}: {what}", self.me);
     }
 
     fn log_acknowledged(&mut self, to: PeerId, received: &ReceivedVector) {

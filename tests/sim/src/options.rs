@@ -82,6 +82,17 @@ pub enum Planted {
     DivergenceIgnored,
     /// The program does not repeat itself (no bug of ours: it is to be reported).
     Diverges,
+    /// The contents of what the program sends again differ in the last byte (no bug of ours: it is
+    /// to be reported).
+    ContentDiffers,
+    /// The same, and digests ignore the last bytes.
+    DigestIgnoresEnd,
+    /// The same, and nobody compares what a set sends that has failed before.
+    ComparisonForgotten,
+    /// A restarted program leaves out the last message of a stream that its receiver has.
+    SendsFewer,
+    /// A restarted program sends a message twice.
+    SendsMore,
     /// Counters: a process goes on when all have arrived, whatever lies in its rings.
     RingsNotEmptied,
     /// Counters: a process has arrived though some of its frames still wait for room.
@@ -111,6 +122,16 @@ pub enum Planted {
 }
 
 impl Planted {
+    /// Does a restarted program send other contents?
+    pub fn alters_contents(self) -> bool {
+        matches!(self, Self::ContentDiffers | Self::DigestIgnoresEnd | Self::ComparisonForgotten)
+    }
+
+    /// Or another number of messages?
+    pub fn alters_sends(self) -> bool {
+        self.alters_contents() || matches!(self, Self::SendsFewer | Self::SendsMore)
+    }
+
     /// The method of taking checkpoints that a bug is in, if it is in one of them.
     pub fn method(self) -> Option<QuiesceMethod> {
         match self {

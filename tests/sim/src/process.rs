@@ -135,6 +135,9 @@ impl Process {
         if self.program.done.iter().all(|done| *done) {
             self.program.segment += 1;
             self.program.done.clear();
+            if self.is_finished(shared) {
+                self.engine.end_sends(&mut self.host);
+            }
         }
         true
     }
@@ -272,6 +275,29 @@ impl Process {
         };
         let comm = self.program.comms[&comm];
         let (to, buffer) = (CommRank(to), Buffer(request));
+        if let Some(planted) = shared.options.planted.filter(|planted| planted.alters_sends()) {
+            // What somebody has, so that nobody gets the other one.
+            let seen = shared.book.accepted.get(&stream).copied().unwrap_or(0);
+            let outgoing = !shared.options.same_set(self.me, receiver);
+            let again = outgoing && message.sequence < seen && self.host.incarnation() > 0;
+            self.host.alters =
+                planted.alters_contents() && again && message.sequence.is_multiple_of(3);
+            // Long enough to be unlike any other.
+            let alone = again && !synchronous && bytes > 8;
+            if planted == Planted::SendsFewer && alone && message.sequence + 1 == seen {
+                return self.send_is_complete(shared, request);
+            }
+            // What follows the last one that somebody has is new, whatever it is.
+            // Tags of nonblocking collectives have one sum together: found later.
+            if planted == Planted::SendsMore && alone && tag > -64 && message.sequence + 1 < seen {
+                let mode = Mode::Standard;
+                match self.engine.send(&mut self.host, comm, to, tag, mode, buffer, bytes, request)
+                {
+                    Ok(SendOutcome::Pending(id)) => assert!(self.engine.detach_send(id)),
+                    other => assert_eq!(other, Ok(SendOutcome::Complete)),
+                }
+            }
+        }
         match self.engine.send(&mut self.host, comm, to, tag, mode, buffer, bytes, request) {
             Ok(SendOutcome::Complete) => self.send_is_complete(shared, request),
             Ok(SendOutcome::Pending(id)) => {

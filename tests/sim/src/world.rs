@@ -12,7 +12,7 @@ use crate::prng::Prng;
 use crate::process::{Outcome, Process, Program, Shared};
 use crate::script::{Request, script};
 use rustbtl_fragments::counters::Counters;
-use rustbtl_fragments::engine::Engine;
+use rustbtl_fragments::engine::{Engine, Sums};
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::wire::{FrameType, HEADER_BYTES, Header};
 use std::cell::RefCell;
@@ -78,6 +78,7 @@ impl World {
             .map(|me| {
                 let (peer, set) = (PeerId(me as u32), SetId(options.sets[me]));
                 let mut engine = Engine::new(peer, set, Incarnation(0));
+                engine.verify_sends();
                 engine.set_acknowledging(options.acknowledges);
                 let host = SimHost::new(me, options, Rc::clone(&net), comms.clone());
                 Process { me, engine, host, program: Program::default() }
@@ -254,6 +255,18 @@ impl World {
             assert!(process.host.pulls.is_empty(), "pulls are left");
             self.check_counters(process);
             self.check_log(process);
+            self.check_contents(process);
+        }
+    }
+
+    /// What was sent between sets is what was accepted (verify_sends.rs, 1 and 2).
+    fn check_contents(&self, process: &Process) {
+        let me = PeerId(process.me as u32);
+        for (peer, context, sent, _) in process.engine.content_sums() {
+            let sums = &mut self.processes[peer.0 as usize].engine.content_sums();
+            let theirs = sums.find(|&(from, of, ..)| (from, of) == (me, context));
+            let accepted = theirs.map_or(Sums::default(), |(.., accepted)| accepted.clone());
+            assert_eq!(*sent, accepted, "contents from {me} to {peer} in context {context}");
         }
     }
 

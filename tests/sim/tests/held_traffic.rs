@@ -3,6 +3,7 @@
 use rustbtl_fragments::checkpoint_frame::{CheckpointFrame, CheckpointStep};
 use rustbtl_fragments::engine::*;
 use rustbtl_fragments::ids::*;
+use rustbtl_fragments::payload_digest::PayloadDigest;
 use rustbtl_fragments::wire::{FrameType, Header};
 use rustbtl_sim::decoder::Deaf;
 
@@ -48,6 +49,7 @@ impl Zero {
             from: Incarnation(0),
             to: Incarnation(0),
             sequence,
+            digest: PayloadDigest::NONE,
         };
         self.gets(from, &header.encode_announce(bytes, SendId(77 + sequence)));
     }

@@ -17,6 +17,8 @@ fn planted_bugs_of_replay_are_caught() {
         (Planted::DrawnAnew, Tier::Replay, 93, 2000),
         (Planted::DivergenceIgnored, Tier::Replay, 38, 2000),
         (Planted::StaleIncarnationAccepted, Tier::Replay, 41, 2000),
+        (Planted::DigestIgnoresEnd, Tier::Failures, 0, 2000),
+        (Planted::ComparisonForgotten, Tier::Failures, 0, 2000),
         (Planted::IncarnationIgnored, Tier::Replay, 1, 2000),
         (Planted::SnapshotWhileReplaying, Tier::Replay, 1271, 2000),
         (Planted::PiggybackRelayed, Tier::Piggyback, 4559, 10000),
@@ -46,4 +48,43 @@ fn divergence_is_reported_and_not_followed() {
     }
     eprintln!("{reported} divergences");
     assert!(reported > 5, "{reported}");
+}
+
+/// What a program is stopped by that sends other messages than before. (One failure: the receiver
+/// keeps what it has.)
+fn reports(planted: Planted, seeds: u64) -> Vec<String> {
+    let mut reports = Vec::new();
+    for seed in 0..seeds {
+        let options =
+            Options { planted: Some(planted), failures: 1, ..Options::of(Tier::Failures, seed) };
+        let Err(what) = catch_unwind(AssertUnwindSafe(|| run(&options))) else { continue };
+        let text = what.downcast_ref::<String>().cloned().unwrap_or_default();
+        // Whoever waits for what is left out waits for ever: that is no wrong result.
+        let hangs = planted == Planted::SendsFewer && text.starts_with("no end after");
+        let reported = text.contains("does not send again to");
+        assert!(reported || hangs, "{planted:?}, seed {seed}: {text}");
+        reports.push(text);
+    }
+    reports
+}
+
+/// By the comparison, and by nothing else: nobody has got the other content by then.
+#[test]
+fn other_contents_are_reported_before_anybody_gets_them() {
+    let reports = reports(Planted::ContentDiffers, 600);
+    let with = |what: &str| reports.iter().filter(|text| text.contains(what)).count();
+    let kinds = [" with tag ", "one or more of messages"].map(with);
+    eprintln!("{} differences: {kinds:?}", reports.len());
+    assert!(reports.len() > 20 && kinds.iter().all(|&count| count > 0), "{kinds:?}");
+}
+
+/// Whatever its next message is compared with, or at its end.
+#[test]
+fn another_number_of_messages_is_reported() {
+    let fewer = reports(Planted::SendsFewer, 600);
+    let at_end = fewer.iter().filter(|text| text.contains("up to its end")).count();
+    let more = reports(Planted::SendsMore, 600);
+    let hangs = fewer.iter().filter(|text| text.starts_with("no end after")).count();
+    eprintln!("{} fewer: {at_end} at the end, {hangs} hang; {} more", fewer.len(), more.len());
+    assert!(fewer.len() > at_end + hangs && at_end > 10 && more.len() > 20);
 }
