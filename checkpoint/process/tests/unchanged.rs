@@ -138,7 +138,7 @@ fn a_write_that_the_kernel_had_not_noted_would_be_found() {
         let mut planted = Vec::new();
         for record in records(&description) {
             let mut record = record.unwrap();
-            let mut runs = vec![page.to_le_bytes(), (page + 4096).to_le_bytes()].concat();
+            let mut runs = [page.to_le_bytes(), (page + 4096).to_le_bytes()].concat();
             if let Record::Unchanged(unchanged) = &mut record {
                 let number = |run: &[u8]| u64::from_le_bytes(run[..8].try_into().unwrap());
                 let all = unchanged.runs.chunks(16).chain([&runs[..]]);

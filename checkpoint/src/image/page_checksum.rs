@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn checksums_of_pages_give_the_checksum_of_all() {
-        let bytes: Vec<u8> = (0..5 * 4096u32).map(|at| (at * at >> 7) as u8).collect();
+        let bytes: Vec<u8> = (0..5 * 4096u32).map(|at| ((at * at) >> 7) as u8).collect();
         let pages = bytes.chunks(4096).map(checksum);
         let sum = pages.reduce(append_page).unwrap();
         assert_eq!(sum, checksum(&bytes));

@@ -30,7 +30,9 @@ impl Subject {
         for page in pages {
             let at = self.memory.wrapping_add(page * PAGE);
             // SAFETY: our own mapping.
-            unsafe { at.write_volatile(at.read_volatile().wrapping_add(1)) };
+            let next = unsafe { at.read_volatile() }.wrapping_add(1);
+            // SAFETY: as above.
+            unsafe { at.write_volatile(next) };
         }
     }
 
