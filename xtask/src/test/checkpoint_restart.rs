@@ -11,19 +11,20 @@ use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Tier;
 use super::workloads::{
-    self, FILES, FORTRAN, HPCC, OPENMP, PYTHON, Program, QR, RING, SHARED_WINDOW, Shape,
+    self, FILES, FORTRAN, HPCC, INTER, OPENMP, PYTHON, Program, QR, RING, SHARED_WINDOW, Shape,
 };
 use crate::error::{Context, Result, fail, failure};
 use crate::paths;
 
 /// What runs, where it starts, and where it is restarted.
-const CASES: [(Program, Shape, &[Shape]); 6] = [
+const CASES: [(Program, Shape, &[Shape]); 7] = [
     (RING, (2, 2), &[(2, 2), (1, 4), (4, 1)]),
     (OPENMP, (2, 1), &[(2, 1), (1, 2)]),
     (FORTRAN, (1, 3), &[(3, 1)]),
     (PYTHON, (2, 2), &[(2, 2)]),
     (FILES, (2, 2), &[(2, 2)]),
     (SHARED_WINDOW, (2, 2), &[(2, 2)]),
+    (INTER, (2, 2), &[(2, 2), (4, 1)]),
 ];
 
 /// Programs that others have written, and the message of rank 0 before which they wait for their
