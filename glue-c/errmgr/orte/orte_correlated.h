@@ -78,6 +78,10 @@ static inline bool correlated_is_ending(void)
            || orte_job_term_ordered;
 }
 
+/* Ends mpirun with a message if daemons do not report that they have been started. */
+void mca_errmgr_correlated_await_daemons(void);
+void mca_errmgr_correlated_stop_awaiting_daemons(void);
+
 /* A process of mpirun's own node counts as one that has ended. As one that is not of this node:
  * otherwise mpirun's PMIx server forgets the rank, and then did not answer ranks of the node in
  * MPI_Finalize (10 of 60 jobs). */

@@ -23,9 +23,8 @@
 #include "orte/mca/errmgr/base/errmgr_private.h"
 #include "orte/util/attr.h"
 
-/* A step that loses a node continues. What plm/slurm says itself, --kill-on-bad-exit, stays:
- * without it mpirun would wait for ever where a daemon cannot be started. */
-#define CORRELATED_SRUN_ARGUMENTS "--no-kill"
+/* A step that loses a node, or a daemon, continues. */
+#define CORRELATED_SRUN_ARGUMENTS "--no-kill --kill-on-bad-exit=0"
 
 static int component_register(void);
 static int component_open(void);
@@ -181,9 +180,9 @@ void mca_errmgr_correlated_refuse_job(orte_job_t *job)
 
 static orte_state_cbfunc_t stock_allocate = NULL;
 
-/* Daemons that Slurm starts are the tasks of one step. When a node fails, Slurm ends the whole
- * step, and with it the daemons of all other nodes, unless srun was told not to. What the user has
- * chosen for srun comes behind that, and has precedence. */
+/* Daemons that Slurm starts are the tasks of one step. When a node fails, or a task with an exit
+ * code, Slurm ends the whole step, and with it the daemons of all other nodes, unless srun was told
+ * not to. What the user has chosen for srun comes behind that, and has precedence. */
 static void set_slurm_arguments(void)
 {
     char **given = NULL, *all = NULL;
@@ -195,6 +194,8 @@ static void set_slurm_arguments(void)
     if (0 <= asprintf(&all, CORRELATED_SRUN_ARGUMENTS " %s", NULL == *given ? "" : *given)) {
         free(*given);
         *given = all;
+        /* srun does not end the daemons that wait for one that could not be started. */
+        mca_errmgr_correlated_await_daemons();
     }
 }
 
@@ -236,6 +237,7 @@ static int module_init(void)
 
 static int module_finalize(void)
 {
+    mca_errmgr_correlated_stop_awaiting_daemons();
     mca_errmgr_correlated_launch_close();
     return stock_module->finalize();
 }

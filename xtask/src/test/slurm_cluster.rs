@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -22,6 +24,8 @@ const NODES: u32 = 4;
 const ITERATIONS: u64 = 400;
 /// As far as the program gets before everything has happened.
 const GATE: u64 = 200;
+/// srun ended all daemons so long after one had ended, and less.
+const STEP_PATIENCE: Duration = Duration::from_secs(35);
 /// Nothing here may take longer.
 const SECONDS: u32 = 240;
 
@@ -50,13 +54,17 @@ pub fn run(tier: &mut Tier, everything: bool) {
         tier.skip(&format!("jobs under real Slurm: {why}"));
         return;
     }
-    let cases: [(&str, Case, bool); 9] = [
+    let cases: [(&str, Case, bool); 13] = [
         ("sbatch --no-kill: a node is killed", node_killed, true),
         ("scancel leaves nothing behind", cancelled, true),
         ("two jobs of an array at a time", array, true),
         ("a node is drained", drained, true),
         ("a spare node takes over", spare_node, false),
         ("a slurmd is killed", slurmd_killed, false),
+        ("an orted is killed", || daemon_ended("KILL"), false),
+        ("an orted is told to end", || daemon_ended("TERM"), false),
+        ("an orted cannot be started", daemon_missing, false),
+        ("salloc: mpirun on the login node, a node is killed", login_node, false),
         ("time limit", time_limit, false),
         ("slurm.sh: a signal before the time limit, and again", signal_and_requeue, false),
         ("slurm.sh: the first node is killed, and again", first_node_killed, false),
@@ -133,10 +141,15 @@ impl Login {
         })
     }
 
-    /// The answer is right, and the coordinator has logged these events so many times.
+    /// The answer is right, the coordinator has logged these events so many times, and nothing is
+    /// left.
     fn must(&self, outcome: &Outcome, ranks: u32, wanted: &[(&str, usize)]) -> Result<()> {
-        RING.must_answer(outcome, &self.scratch, &known(ranks)?)?;
         must_leave_nothing(outcome)?;
+        self.must_answer(outcome, ranks, wanted)
+    }
+
+    fn must_answer(&self, outcome: &Outcome, ranks: u32, wanted: &[(&str, usize)]) -> Result<()> {
+        RING.must_answer(outcome, &self.scratch, &known(ranks)?)?;
         let events = events(&self.scratch)?;
         let logged = count(&events);
         for &(event, times) in wanted {
@@ -254,6 +267,63 @@ fn slurmd_killed() -> Result<()> {
     let noticed = login.file("noticed");
     let outcome = login.run_until(&script, &faults, |_| noticed.exists())?;
     login.must(&outcome, NODES, &[("set_rollback", 0)])
+}
+
+/// mpirun's daemon on a node ends, alone: srun, which has started it, must not end the others.
+fn daemon_ended(signal: &str) -> Result<()> {
+    let login = Login::new(&format!("slurm-daemon-{signal}"), ITERATIONS)?;
+    let script =
+        format!("id=$({SBATCH} --wrap='{MPIRUN} PROGRAM') || fail sbatch; over $id; report $id");
+    let fault = format!("replication_ok@1={signal}/daemon:2");
+    let faults = ["--signal-at-event", &fault];
+    let outcome = login.run_until(&script, &faults, |events| {
+        // Longer than srun waits for the others of a step.
+        let replayed = all_have_replayed(events, 1);
+        if replayed {
+            thread::sleep(STEP_PATIENCE);
+        }
+        replayed
+    })?;
+    let state = outcome.stderr.contains("JobState=COMPLETED");
+    outcome.must(state, "the job should be complete")?;
+    if signal == "KILL" {
+        must_be_clean(&outcome)?; // but for its own session directory, which nobody removes for it
+    } else {
+        must_leave_nothing(&outcome)?;
+    }
+    login.must_answer(&outcome, NODES, &[("node_lost", 1), ("set_rollback", 1)])
+}
+
+/// mpirun ends, and names the node.
+fn daemon_missing() -> Result<()> {
+    let login = Login::new("slurm-missing", ITERATIONS)?;
+    let script = format!(
+        "printf '#!/bin/sh\n[ \"$SLURMD_NODENAME\" != n2 ] || exit 127\nexec orted \"$@\"\n' > agent
+         chmod +x agent; agent=\"--mca orte_launch_agent $PWD/agent\"
+         id=$({SBATCH} --wrap=\"{MPIRUN} $agent PROGRAM\") || fail sbatch
+         over $id; report $id"
+    );
+    let outcome = login.job(&script, &[]).run()?;
+    let state = outcome.stderr.contains("JobState=FAILED");
+    outcome.must(state, "the job should have failed")?;
+    let text = format!("{}{}", outcome.stdout, outcome.stderr);
+    outcome.must(text.contains("was not started on all nodes"), "it does not say why")?;
+    outcome.must(text.contains("Nodes: n2\n"), "it does not name the node")?;
+    must_leave_nothing(&outcome)
+}
+
+/// As users do who wait for their job: the allocation has all nodes but that of mpirun.
+fn login_node() -> Result<()> {
+    let login = Login::new("slurm-salloc", ITERATIONS)?;
+    let script = format!(
+        "(node n2 down; sleep 3; touch noticed) &
+         salloc --quiet --nodes=4 --ntasks-per-node=1 --no-kill {MPIRUN} PROGRAM || fail salloc"
+    );
+    let faults = ["--kill-node-after-replication", "2@1", "--cut-node-after-replication", "2@1"];
+    let noticed = login.file("noticed");
+    let outcome = login
+        .run_until(&script, &faults, |events| all_have_replayed(events, 1) && noticed.exists())?;
+    login.must(&outcome, NODES, &[("node_lost", 1), ("set_rollback", 1)])
 }
 
 /// Slurm ends a job that takes too long, and nothing of it is left.
