@@ -1,8 +1,8 @@
 /*
  * mpirun waits for its daemons on all nodes before it starts anything. Where Slurm starts them,
  * srun is told not to end all when one ends (orte_correlated_component.c); so mpirun itself notices
- * that one could not be started: for a long time no more of them report. Then it tells the others to
- * end, and ends itself: Open MPI would wait for messages of a daemon that never was.
+ * that one could not be started: for a long time no more of them report. Then it tells the others
+ * to end, and ends itself: Open MPI would wait for messages of a daemon that never was.
  */
 #include "errmgr_correlated.h"
 
