@@ -143,7 +143,7 @@ impl Layout {
         let size = self.primitive().size() as u64;
         let all = self.packed_bytes().ok_or(RmaError::Type)?;
         let inside = first.checked_add(bytes).is_some_and(|end| end <= all);
-        if !inside || first % size != 0 || bytes % size != 0 {
+        if !inside || !first.is_multiple_of(size) || !bytes.is_multiple_of(size) {
             return Err(RmaError::Type);
         }
         let (mut skip, mut left) = (first / size, bytes / size);

@@ -211,7 +211,7 @@ impl Place {
         let layout = Layout::decode(from)?;
         let size = layout.primitive().size() as u64;
         let end = part.first.checked_add(part.bytes)?;
-        let whole = part.first % size == 0 && part.bytes % size == 0;
+        let whole = part.first.is_multiple_of(size) && part.bytes.is_multiple_of(size);
         let inside = end <= layout.packed_bytes()? && part.bytes <= PART_BYTES_MAX;
         (whole && inside).then_some(Self { displacement, layout, part })
     }

@@ -125,7 +125,7 @@ impl LongDouble {
     }
 
     /// `self + other`.
-    pub fn add(self, other: Self) -> Self {
+    pub fn plus(self, other: Self) -> Self {
         match (self.kind(), other.kind()) {
             (Kind::NotANumber, _) => self.quiet(),
             (_, Kind::NotANumber) => other.quiet(),

@@ -92,7 +92,7 @@ pub fn combine(
     origin: &[u8],
 ) -> Result<(), RmaError> {
     let size = primitive.size();
-    if target.len() != origin.len() || target.len() % size != 0 {
+    if target.len() != origin.len() || !target.len().is_multiple_of(size) {
         return Err(RmaError::Type);
     }
     if !op.is_defined(primitive) {
@@ -221,7 +221,7 @@ fn long_double(op: Op, a: &mut [u8], b: &[u8]) {
         Max if order == Some(Ordering::Greater) => x,
         Min if order == Some(Ordering::Less) => x,
         Max | Min => y,
-        Sum => x.add(y),
+        Sum => x.plus(y),
         _ => x.multiply(y),
     };
     result.write(a);
@@ -232,8 +232,8 @@ fn complex_long_double(op: Op, a: &mut [u8], b: &[u8]) {
     let (x, xi) = (LongDouble::read(a), LongDouble::read(&a[half..]));
     let (y, yi) = (LongDouble::read(b), LongDouble::read(&b[half..]));
     let (re, im) = match op {
-        Prod => (x.multiply(y).add(xi.multiply(yi).negate()), x.multiply(yi).add(xi.multiply(y))),
-        _ => (x.add(y), xi.add(yi)),
+        Prod => (x.multiply(y).plus(xi.multiply(yi).negate()), x.multiply(yi).plus(xi.multiply(y))),
+        _ => (x.plus(y), xi.plus(yi)),
     };
     re.write(a);
     im.write(&mut a[half..]);

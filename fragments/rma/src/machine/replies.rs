@@ -1,0 +1,50 @@
+//! Replies of targets to this process's operations.
+
+use super::{Fault, Output, Rma};
+use crate::error::RmaError;
+use crate::ids::{CommRank, ContextId};
+use crate::origin::{Awaited, wire_number};
+use crate::wire::{Answer, Reply};
+
+impl Rma {
+    /// A message of the lane of replies. The engine hands in each once, in order.
+    ///
+    /// # Errors
+    /// A broken protocol; the machine is as before.
+    pub fn on_reply(
+        &mut self,
+        window: ContextId,
+        from: CommRank,
+        message: &[u8],
+    ) -> Result<(), Fault> {
+        let reply = Reply::decode(message)?;
+        let found = self.windows.get_mut(&window).ok_or(Fault::UnexpectedReply)?;
+        let towards = found.origin.towards.get_mut(&from).ok_or(Fault::UnexpectedReply)?;
+        let awaited = *towards.awaited.front().ok_or(Fault::UnexpectedReply)?;
+        let fits = matches!(
+            (awaited, reply.answer),
+            (Awaited::Data { .. }, Answer::Data(_))
+                | (Awaited::Done, Answer::Done)
+                | (Awaited::Granted, Answer::Granted)
+        );
+        if !fits || reply.number != wire_number(towards.came + 1) {
+            return Err(Fault::UnexpectedReply);
+        }
+        towards.awaited.pop_front();
+        towards.came += 1;
+        let error: Option<RmaError> = reply.error;
+        towards.error = towards.error.or(error);
+        if let (Awaited::Data { operation, first, is_last }, Answer::Data(data)) =
+            (awaited, reply.answer)
+        {
+            if error.is_none() {
+                let data = data.to_vec();
+                self.outputs.push_back(Output::Data { operation, first, data });
+            }
+            if is_last {
+                self.outputs.push_back(Output::Completed { operation, error });
+            }
+        }
+        Ok(())
+    }
+}
