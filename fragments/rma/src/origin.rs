@@ -78,6 +78,8 @@ pub(crate) struct Towards {
     pub(crate) came: u64,
     /// `asked` at the last operation that gets data.
     pub(crate) data_asked: u64,
+    /// Replies that came before this process, in a replay, has asked for them again.
+    pub(crate) early: VecDeque<Vec<u8>>,
     /// What the next synchronization returns.
     pub(crate) error: Option<RmaError>,
 }
@@ -152,6 +154,8 @@ impl Origin {
         for towards in self.towards.values() {
             let open = towards.asked - towards.came;
             assert!(open == towards.awaited.len() as u64, "O1: replies are not counted");
+            let kept = towards.awaited.is_empty() || towards.early.is_empty();
+            assert!(kept, "O4: a reply is kept that is awaited");
             assert!(towards.data_asked <= towards.asked, "O1: data was not asked for");
         }
         if let Access::Locks(locks) = &self.access {

@@ -35,7 +35,8 @@ impl Rma {
     ) -> Result<(), Fault> {
         Operation::decode(&message)?;
         let Some(found) = self.windows.get_mut(&window) else {
-            self.early.entry(window).or_default().push((source, message));
+            let early = self.early.entry(window).or_default();
+            early.push((source, Lane::Operations, message));
             return Ok(());
         };
         if !found.setup.knows(source) {

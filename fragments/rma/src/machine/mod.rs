@@ -122,7 +122,7 @@ pub struct Rma {
     windows: BTreeMap<ContextId, Window>,
     /// Messages for windows that this process has not made yet: a survivor's log may bring them
     /// while it replays.
-    early: BTreeMap<ContextId, Vec<(CommRank, Vec<u8>)>>,
+    early: BTreeMap<ContextId, Vec<(CommRank, Lane, Vec<u8>)>>,
     tick: Tick,
     next_operation: u64,
     recorder: Recorder,
@@ -170,8 +170,12 @@ impl Rma {
             target: Target::default(),
         };
         self.windows.insert(window, made);
-        for (source, message) in self.early.remove(&window).unwrap_or_default() {
-            if let Err(fault) = self.on_operation(window, source, message) {
+        for (from, lane, message) in self.early.remove(&window).unwrap_or_default() {
+            let taken = match lane {
+                Lane::Operations => self.on_operation(window, from, message),
+                Lane::Replies => self.on_reply(window, from, &message),
+            };
+            if let Err(fault) = taken {
                 self.faults = self.faults.or(Some(fault));
             }
         }
@@ -290,8 +294,11 @@ impl Rma {
 
     /// Messages that are kept for their epoch, lock or turn, and their bytes.
     pub fn kept(&self) -> (usize, usize) {
-        let queues = self.windows.values().flat_map(|window| window.target.queues.values());
-        let kept = queues.flatten().chain(self.early.values().flatten().map(|(_, bytes)| bytes));
+        let operations = self.windows.values().flat_map(|window| window.target.queues.values());
+        let towards = self.windows.values().flat_map(|window| window.origin.towards.values());
+        let early = self.early.values().flatten().map(|(_, _, message)| message);
+        let replies = towards.flat_map(|towards| &towards.early);
+        let kept = operations.flatten().chain(replies).chain(early);
         kept.fold((0, 0), |(count, bytes), message| (count + 1, bytes + message.len()))
     }
 

@@ -226,6 +226,9 @@ impl Rma {
             let lane = Lane::Operations;
             self.outputs.push_back(Output::Send { window, to: target, lane, message });
         }
+        if let Err(fault) = self.take_early_replies(window, target) {
+            self.faults = self.faults.or(Some(fault));
+        }
         Ok(())
     }
 }
