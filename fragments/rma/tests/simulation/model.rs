@@ -107,7 +107,6 @@ impl Model<'_> {
                 let Some(value) = found else { return false };
                 self.absorb(rank, value);
             }
-            Call::Fence { no_precede: true, .. } => {}
             Call::Fence { .. } => {
                 let over = self.meets(rank);
                 if over {

@@ -473,6 +473,7 @@ impl Process {
                 let found = self.pending.pop().expect("the get");
                 let old = numbers(&found.data).next().expect("data");
                 let data = (old + 1).to_le_bytes();
+                self.machine.action();
                 let put = self.machine.put(WINDOW, rank_of(to), GUARDED as i64, &ONE, &data);
                 put.expect("in an epoch");
             }

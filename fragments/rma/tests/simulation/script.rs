@@ -212,6 +212,7 @@ fn fence_phase(prng: &mut Prng, programs: &mut [Vec<Call>]) {
             all(programs, &Call::Fence { no_precede: true, no_succeed: false });
         }
     }
+    all(programs, &Call::Barrier);
 }
 
 fn post_phase(prng: &mut Prng, programs: &mut [Vec<Call>]) {
@@ -261,7 +262,7 @@ fn passive_phase(prng: &mut Prng, programs: &mut [Vec<Call>]) {
                 false => Call::Unlock { to: target },
             });
             if target != rank {
-                program.push(Call::Send { to: target, synchronous: prng.chance(30) });
+                program.push(Call::Send { to: target, synchronous: false });
                 receives[target].push(Call::Recv { from: rank });
             }
         }

@@ -435,12 +435,33 @@ impl World {
             && !self.sets.iter().any(|set| set.is_replaying)
     }
 
+    fn where_all_are(&self) -> String {
+        let of = |process: &Process| {
+            let call = self.script.programs[process.rank].get(process.at);
+            let machine = &process.machine;
+            let (record, holds) = (machine.is_record_applied(), machine.holds_completions());
+            let replaying = self.sets[self.set_of[process.rank]].is_replaying;
+            let (at, kept) = (process.at, machine.kept().0);
+            format!(
+                "\n{} at {at} {call:?}; kept {kept}, replaying {replaying}, through {}, record \
+                applied {record}, holds {holds}",
+                process.rank,
+                self.is_through(process.rank)
+            )
+        };
+        let wires = self.wires.iter().filter(|(_, queue)| !queue.is_empty());
+        let wires: Vec<_> = wires.map(|(key, queue)| (key, queue.len())).collect();
+        self.processes.iter().map(of).collect::<String>() + &format!("\nwires {wires:?}")
+    }
+
     /// Run it to its end, and check it.
     pub fn run(mut self) -> Report {
         let ranks = self.processes.len();
         while !self.is_over() {
             self.now += 1;
-            assert!(self.now < STEPS_MAX, "stuck");
+            if self.now > STEPS_MAX {
+                panic!("stuck: {}", self.where_all_are());
+            }
             match self.prng.below(1000) {
                 0..450 => {
                     self.some_delivery();
