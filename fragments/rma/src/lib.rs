@@ -19,5 +19,6 @@ mod origin;
 pub mod primitive;
 pub mod record;
 mod target;
+pub mod tickets;
 pub mod window;
 pub mod wire;

@@ -89,6 +89,8 @@ pub struct World {
     invoked: BTreeMap<(usize, usize), u64>,
     now: u64,
     failures_left: usize,
+    /// Of 1000 steps, so many take a checkpoint; a few, so that replays are long.
+    checkpoints: usize,
     report: Report,
 }
 
@@ -117,6 +119,7 @@ impl World {
             set.image = set.members.iter().map(|&rank| processes[rank].clone()).collect();
         }
         let failures_left = prng.below(4);
+        let checkpoints = prng.from_to(1, 6);
         Self {
             prng,
             script,
@@ -130,6 +133,7 @@ impl World {
             invoked: BTreeMap::new(),
             now: 0,
             failures_left,
+            checkpoints,
             report: Report::default(),
         }
     }
@@ -480,7 +484,7 @@ impl World {
                     let (stable, all) = (self.sets[set].stable, self.sets[set].recorded.len());
                     self.sets[set].stable = self.prng.from_to(stable, all);
                 }
-                970..980 => {
+                place @ 970..976 if place < 970 + self.checkpoints => {
                     let set = self.prng.below(self.sets.len());
                     self.checkpoint(set);
                 }
