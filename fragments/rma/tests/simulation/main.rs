@@ -16,11 +16,16 @@ mod world;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use world::{Planted, Report, World};
 
+/// The environment is the test's, not the machine's.
+#[expect(clippy::disallowed_methods, reason = "seeds are chosen by who runs the test")]
+fn asked(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
 fn seeds(usual: u64) -> Vec<u64> {
-    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
-    match number("RUSTBTL_SIM_SEED") {
+    match asked("RUSTBTL_SIM_SEED") {
         Some(seed) => vec![seed],
-        None => (0..number("RUSTBTL_SIM_SEEDS").unwrap_or(usual)).collect(),
+        None => (0..asked("RUSTBTL_SIM_SEEDS").unwrap_or(usual)).collect(),
     }
 }
 
@@ -65,7 +70,7 @@ fn run_many(is_free: bool, usual: u64) -> Report {
 #[test]
 fn ordered_programs_give_the_sequential_result() {
     let sum = run_many(false, 3000);
-    if std::env::var_os("RUSTBTL_SIM_SEED").is_none() {
+    if asked("RUSTBTL_SIM_SEED").is_none() {
         for what in [
             sum.failures,
             sum.during_replay,
@@ -84,7 +89,7 @@ fn ordered_programs_give_the_sequential_result() {
 #[test]
 fn free_programs_replay_what_others_have_seen() {
     let sum = run_many(true, 3000);
-    if std::env::var_os("RUSTBTL_SIM_SEED").is_none() {
+    if asked("RUSTBTL_SIM_SEED").is_none() {
         assert!(sum.forced > 1000 && sum.during_replay > 100, "too rare: {sum:?}");
     }
 }

@@ -74,8 +74,8 @@ pub fn run(programs: &[Vec<Call>]) -> Outcome {
     };
     loop {
         let mut moved = false;
-        for rank in 0..ranks {
-            while model.at[rank] < programs[rank].len() && model.call(rank) {
+        for (rank, program) in programs.iter().enumerate() {
+            while model.at[rank] < program.len() && model.call(rank) {
                 model.at[rank] += 1;
                 moved = true;
             }

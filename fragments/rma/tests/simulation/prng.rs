@@ -20,7 +20,7 @@ impl Prng {
         ((u128::from(self.bits()) * end as u128) >> 64) as usize
     }
 
-    pub fn from_to(&mut self, first: usize, last: usize) -> usize {
+    pub fn between(&mut self, first: usize, last: usize) -> usize {
         first + self.below(last - first + 1)
     }
 

@@ -100,7 +100,7 @@ impl Script {
     /// A program without races.
     pub fn ordered(prng: &mut Prng, ranks: usize) -> Self {
         let mut programs = vec![Vec::new(); ranks];
-        for _ in 0..prng.from_to(2, 6) {
+        for _ in 0..prng.between(2, 6) {
             match prng.below(5) {
                 0 => fence_phase(prng, &mut programs),
                 1 => post_phase(prng, &mut programs),
@@ -116,7 +116,7 @@ impl Script {
     pub fn free(prng: &mut Prng, ranks: usize) -> Self {
         let mode = if prng.chance(50) { LockMode::NoCheck } else { LockMode::Deferred };
         let mut programs = vec![vec![Call::LockAll(mode)]; ranks];
-        for _ in 0..prng.from_to(10, 50) {
+        for _ in 0..prng.between(10, 50) {
             let (a, b) = pair(prng, ranks);
             let cell = prng.below(4);
             match prng.below(20) {
@@ -201,7 +201,7 @@ fn all(programs: &mut [Vec<Call>], call: &Call) {
 fn fence_phase(prng: &mut Prng, programs: &mut [Vec<Call>]) {
     let no_precede = prng.chance(50);
     all(programs, &Call::Fence { no_precede, no_succeed: false });
-    let mut epochs = prng.from_to(1, 3);
+    let mut epochs = prng.between(1, 3);
     while epochs > 0 {
         let calls = accesses(prng, programs.len(), |_, _| true);
         with_messages(prng, programs, calls);
@@ -217,7 +217,7 @@ fn fence_phase(prng: &mut Prng, programs: &mut [Vec<Call>]) {
 
 fn post_phase(prng: &mut Prng, programs: &mut [Vec<Call>]) {
     let ranks = programs.len();
-    for _ in 0..prng.from_to(1, 3) {
+    for _ in 0..prng.between(1, 3) {
         let edges: Vec<bool> = (0..ranks * ranks).map(|_| prng.chance(40)).collect();
         let may = |origin: usize, to: usize| edges[origin * ranks + to];
         let calls = accesses(prng, ranks, may);
@@ -285,7 +285,7 @@ fn counter_phase(prng: &mut Prng, programs: &mut [Vec<Call>]) {
     let mode = if prng.chance(30) { LockMode::NoCheck } else { lock_mode(prng) };
     all(programs, &Call::LockAll(mode));
     for program in programs.iter_mut() {
-        for _ in 0..prng.from_to(1, 5) {
+        for _ in 0..prng.between(1, 5) {
             let (to, cell) = (prng.below(ranks), COUNTERS[prng.below(2)]);
             if prng.chance(30) {
                 program.push(Call::Swap { to, cell });
@@ -306,7 +306,7 @@ fn counter_phase(prng: &mut Prng, programs: &mut [Vec<Call>]) {
 fn guarded_phase(prng: &mut Prng, programs: &mut [Vec<Call>]) {
     let ranks = programs.len();
     for program in programs.iter_mut() {
-        for _ in 0..prng.from_to(1, 3) {
+        for _ in 0..prng.between(1, 3) {
             let to = prng.below(ranks);
             program.push(Call::Lock { to, exclusive: true, mode: lock_mode(prng) });
             program.push(Call::Increment { to });

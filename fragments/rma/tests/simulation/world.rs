@@ -99,7 +99,7 @@ const STEPS_MAX: u64 = 200_000;
 impl World {
     pub fn new(seed: u64, is_free: bool, planted: Option<Planted>) -> Self {
         let mut prng = Prng::new(seed);
-        let ranks = prng.from_to(2, 4);
+        let ranks = prng.between(2, 4);
         let script = match is_free {
             true => Script::free(&mut prng, ranks),
             false => Script::ordered(&mut prng, ranks),
@@ -119,7 +119,7 @@ impl World {
             set.image = set.members.iter().map(|&rank| processes[rank].clone()).collect();
         }
         let failures_left = prng.below(4);
-        let checkpoints = prng.from_to(1, 6);
+        let checkpoints = prng.between(1, 6);
         Self {
             prng,
             script,
@@ -482,7 +482,7 @@ impl World {
                 940..970 => {
                     let set = self.prng.below(self.sets.len());
                     let (stable, all) = (self.sets[set].stable, self.sets[set].recorded.len());
-                    self.sets[set].stable = self.prng.from_to(stable, all);
+                    self.sets[set].stable = self.prng.between(stable, all);
                 }
                 place @ 970..976 if place < 970 + self.checkpoints => {
                     let set = self.prng.below(self.sets.len());
