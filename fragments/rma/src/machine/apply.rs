@@ -119,11 +119,11 @@ impl Rma {
                 return Ok(Step::Waits);
             }
         }
-        let Some(message) = window.target.queues.get_mut(&source).and_then(|q| q.pop_front())
-        else {
-            return Ok(Step::Waits);
-        };
-        window.target.queues.retain(|_, queue| !queue.is_empty());
+        let Some(queue) = window.target.queues.get_mut(&source) else { return Ok(Step::Waits) };
+        let Some(message) = queue.pop_front() else { return Ok(Step::Waits) };
+        if queue.is_empty() {
+            window.target.queues.remove(&source);
+        }
         let operation = Operation::decode(&message)?;
         let reply = window.apply(source, &operation, memory);
         if is_forced {

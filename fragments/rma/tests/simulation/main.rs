@@ -109,21 +109,21 @@ fn caught(planted: Planted, is_free: bool, last: u64) -> Option<u64> {
 fn planted_bugs_are_found() {
     use Planted::*;
     let plan = [
-        (Order, true, 0),
-        (Tick, true, 0),
-        (CompletesEarly, true, 0),
-        (NoWithholding, true, 0),
-        (WithholdsAlone, true, 0),
-        (Tick, false, 0),
-        (CompletesEarly, false, 0),
-        (NoEpochs, false, 0),
-        (TrimsEarly, false, 0),
-        (RepliesNotLogged, false, 0),
-        (GateOpen, true, 0),
-        (RecordsLate, true, 0),
+        (Order, true, 56),
+        (Tick, true, 7),
+        (CompletesEarly, true, 21),
+        (NoWithholding, true, 2),
+        (WithholdsAlone, true, 124),
+        (Tick, false, 3),
+        (CompletesEarly, false, 99),
+        (NoEpochs, false, 6),
+        (TrimsEarly, false, 3),
+        (RepliesNotLogged, false, 5),
+        (GateOpen, true, 3),
+        (RecordsLate, true, 19),
         (Duplicates, false, 0),
-        (OldFrames, true, 0),
-        (TornImage, false, 0),
+        (OldFrames, true, 11),
+        (TornImage, false, 10),
     ];
     let mut missed = Vec::new();
     for (planted, is_free, last) in plan {
