@@ -314,9 +314,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rows_are_the_elements_in_order(layout in layout(), first in 0u64..99, count in 0u64..99) {
+        fn rows_are_the_elements_in_order(
+            layout in layout(),
+            first in 0u64..99,
+            count in 0u64..99,
+        ) {
             let all = places(&layout);
-            let (size, step) = (layout.primitive().size() as u64, layout.primitive().extent() as i64);
+            let primitive = layout.primitive();
+            let (size, step) = (primitive.size() as u64, primitive.extent() as i64);
             prop_assert_eq!(layout.packed_bytes(), Some(all.len() as u64 * size));
             let mut found = Vec::new();
             let walked = layout.rows(first * size, count * size, |at, length| {

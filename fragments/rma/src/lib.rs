@@ -3,9 +3,9 @@
 //!
 //! An operation is a message of the engine whose receiver is the target's machine: the engine
 //! numbers it, logs it, brings it once and in order, and brings it again where a process was rolled
-//! back. This crate says what the messages are, when they are applied, what is recorded of that, and
-//! what a replay may do. `DESIGN.md` in this folder lists the parts, their invariants and what a
-//! driver has to do.
+//! back. This crate says what the messages are, when they are applied, what is recorded of that,
+//! and what a replay may do. `DESIGN.md` in this folder lists the parts, their invariants and what
+//! a driver has to do.
 #![forbid(unsafe_code)]
 
 pub mod arithmetic;

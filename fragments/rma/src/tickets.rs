@@ -43,8 +43,8 @@ struct Replayed {
     frontier: u64,
 }
 
-/// The first ticket of each word that is not recorded, from the determinants of **all** processes of
-/// a set.
+/// The first ticket of each word that is not recorded, from the determinants of **all** processes
+/// of a set.
 pub fn frontiers<'a>(record: impl IntoIterator<Item = &'a (PeerId, Taken)>) -> BTreeMap<Word, u64> {
     let mut frontiers = BTreeMap::new();
     for (_, taken) in record {

@@ -104,7 +104,10 @@ proptest! {
 
     #[test]
     fn arbitrary_messages_are_harmless(
-        bytes in prop::collection::vec(prop_oneof![4 => Just(0u8), 3 => 0u8..12, 1 => any::<u8>()], 0..90),
+        bytes in prop::collection::vec(
+            prop_oneof![4 => Just(0u8), 3 => 0u8..12, 1 => any::<u8>()],
+            0..90,
+        ),
         replaying: bool,
     ) {
         let mut machine = target(Flavor::Create);

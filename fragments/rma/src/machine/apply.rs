@@ -1,8 +1,8 @@
 //! Operations of others on this process's windows: kept, then applied in their order.
 //!
-//! An operation is applied when it is the oldest of its origin on this window, its epoch is one that
-//! this process exposes, its lock can be granted, and, if the order matters, the record of a replay
-//! has it next. What it recorded and replied to is one step: no checkpoint comes between.
+//! An operation is applied when it is the oldest of its origin on this window, its epoch is one
+//! that this process exposes, its lock can be granted, and, if the order matters, the record of a
+//! replay has it next. To apply, to record and to reply is one step: no checkpoint comes between.
 
 use super::{Fault, Lane, Output, Rma, Window};
 use crate::arithmetic::Op;

@@ -4,6 +4,7 @@ use crate::model::{counter_cells, read_cells};
 use crate::prng::{mix, mix_bytes};
 use crate::script::{CELLS, Call, GUARDED, SLOT, SUMS};
 use rustbtl_rma::arithmetic::Op;
+use rustbtl_rma::error::RmaError;
 use rustbtl_rma::ids::{CommRank, ContextId, OperationId};
 use rustbtl_rma::layout::{Block, Layout};
 use rustbtl_rma::machine::{FenceAssert, FenceStep, Lane, Limits, Output, Rma, Wait};
@@ -13,8 +14,9 @@ use rustbtl_rma::record::Applied;
 use rustbtl_rma::window::{Extent, Flavor, Setup};
 use std::collections::{BTreeMap, VecDeque};
 
-/// The window of all programs.
-pub const WINDOW: ContextId = ContextId(0x1_0005);
+/// The windows of all programs. The second has the same cells once more; only free programs use it.
+pub const WINDOWS: [ContextId; 2] = [ContextId(0x1_0005), ContextId(0x2_0003)];
+const WINDOW: ContextId = WINDOWS[0];
 const BASE: u64 = 0x7000;
 
 /// What a stream is for. Each pair has one of each.
@@ -23,8 +25,8 @@ pub enum Line {
     Message,
     Matched,
     Collective,
-    Operations,
-    Replies,
+    Operations(usize),
+    Replies(usize),
 }
 
 /// The window's memory.
@@ -91,7 +93,7 @@ pub struct Process {
     matched: BTreeMap<usize, u64>,
     synchronous: BTreeMap<usize, u64>,
     announced: bool,
-    wait: Option<Wait>,
+    waits: Vec<Wait>,
     counted: bool,
     expected: u64,
     pending: Vec<Pending>,
@@ -138,12 +140,15 @@ impl Process {
         let bytes = 8 * CELLS as u64;
         let extents = vec![Extent { bytes, unit: 8 }; ranks];
         let (me, flavor) = (rank_of(rank), Flavor::Allocate);
-        let setup = Setup { flavor, me, base: BASE, extents, no_locks: false };
-        machine.create(WINDOW, setup).expect("a new window");
+        for (window, base) in WINDOWS.into_iter().zip([BASE, BASE + bytes]) {
+            let extents = extents.clone();
+            let setup = Setup { flavor, me, base, extents, no_locks: false };
+            machine.create(window, setup).expect("a new window");
+        }
         Self {
             rank,
             machine,
-            memory: Cells(vec![0; 8 * CELLS]),
+            memory: Cells(vec![0; 16 * CELLS]),
             at: 0,
             in_call: false,
             state: mix(7, rank as u64),
@@ -159,7 +164,7 @@ impl Process {
             matched: BTreeMap::new(),
             synchronous: BTreeMap::new(),
             announced: false,
-            wait: None,
+            waits: Vec::new(),
             counted: false,
             expected: 0,
             pending: Vec::new(),
@@ -181,12 +186,14 @@ impl Process {
             }
             Line::Matched => *self.matched.entry(from).or_default() += 1,
             Line::Collective => self.collective.entry(from).or_default().push_back(number(0)),
-            Line::Operations => {
-                let given = self.machine.on_operation(WINDOW, rank_of(from), bytes);
+            Line::Operations(window) => {
+                let window = WINDOWS[window];
+                let given = self.machine.on_operation(window, rank_of(from), bytes);
                 given.expect("sound");
             }
-            Line::Replies => {
-                self.machine.on_reply(WINDOW, rank_of(from), &bytes).expect("sound");
+            Line::Replies(window) => {
+                let window = WINDOWS[window];
+                self.machine.on_reply(window, rank_of(from), &bytes).expect("sound");
             }
         }
     }
@@ -202,10 +209,11 @@ impl Process {
     fn outputs(&mut self, now: u64) {
         while let Some(output) = self.machine.poll_output() {
             match output {
-                Output::Send { to, lane, message, .. } => {
+                Output::Send { window, to, lane, message } => {
+                    let window = usize::from(window != WINDOW);
                     let line = match lane {
-                        Lane::Operations => Line::Operations,
-                        Lane::Replies => Line::Replies,
+                        Lane::Operations => Line::Operations(window),
+                        Lane::Replies => Line::Replies(window),
                     };
                     self.out.push((to.0 as usize, line, message));
                 }
@@ -287,7 +295,7 @@ impl Process {
     pub fn begin(&mut self, call: &Call, moment: &Moment) -> Vec<Applied> {
         self.machine.action();
         self.in_call = true;
-        (self.wait, self.counted, self.announced) = (None, false, false);
+        (self.counted, self.announced) = (false, false);
         let value = mix(self.state, self.at as u64);
         let machine = &mut self.machine;
         match call {
@@ -305,7 +313,8 @@ impl Process {
             }
             &Call::PutCell { to, cell } => {
                 let data = value.to_le_bytes();
-                let put = machine.put(WINDOW, rank_of(to), cell as i64, &ONE, &data);
+                let window = WINDOWS[cell % 2];
+                let put = machine.put(window, rank_of(to), cell as i64, &ONE, &data);
                 put.expect("in an epoch");
             }
             &Call::Get { to, slot, strided } => {
@@ -332,7 +341,7 @@ impl Process {
                 let got = machine.get(WINDOW, rank_of(to), GUARDED as i64, &ONE);
                 self.await_data(got.expect("in an epoch"), to, None);
                 let flush = self.machine.flush_local(WINDOW, Some(rank_of(to)));
-                self.wait = Some(flush.expect("in an epoch"));
+                self.waits.push(flush.expect("in an epoch"));
             }
             &Call::Fence { no_precede, no_succeed } => {
                 let assert = FenceAssert { no_precede, no_succeed };
@@ -352,28 +361,34 @@ impl Process {
                 let targets: Vec<_> = targets.iter().copied().map(rank_of).collect();
                 machine.start(WINDOW, &targets).expect("no epoch");
             }
-            Call::Complete => self.wait = Some(machine.complete(WINDOW).expect("started")),
-            Call::Wait => self.wait = Some(machine.wait(WINDOW).expect("exposed")),
+            Call::Complete => self.waits.push(machine.complete(WINDOW).expect("started")),
+            Call::Wait => self.waits.push(machine.wait(WINDOW).expect("exposed")),
             &Call::Lock { to, exclusive, mode } => {
                 let lock = machine.lock(WINDOW, rank_of(to), exclusive, mode);
-                self.wait = Some(lock.expect("no epoch"));
+                self.waits.push(lock.expect("no epoch"));
             }
             &Call::Unlock { to } => {
-                self.wait = Some(machine.unlock(WINDOW, rank_of(to)).expect("locked"));
+                self.waits.push(machine.unlock(WINDOW, rank_of(to)).expect("locked"));
             }
-            &Call::LockAll(mode) => {
-                self.wait = Some(machine.lock_all(WINDOW, mode).expect("no epoch"));
-            }
-            Call::UnlockAll => self.wait = Some(machine.unlock_all(WINDOW).expect("locked")),
-            &Call::Flush { to } => {
-                let flush = machine.flush(WINDOW, Some(rank_of(to)));
-                self.wait = Some(flush.expect("passive"));
-            }
+            &Call::LockAll(mode) => self.on_windows(|m, window| m.lock_all(window, mode)),
+            Call::UnlockAll => self.on_windows(Rma::unlock_all),
+            &Call::Flush { to } => self.on_windows(|m, window| m.flush(window, Some(rank_of(to)))),
             Call::FlushAll => {
-                self.wait = Some(machine.flush(WINDOW, None).expect("passive"));
+                self.waits.push(machine.flush(WINDOW, None).expect("passive"));
             }
         }
         self.progress(moment.now)
+    }
+
+    /// The same call for each window that the program uses.
+    fn on_windows(&mut self, call: impl Fn(&mut Rma, ContextId) -> Result<Wait, RmaError>) {
+        let count = if self.is_free { WINDOWS.len() } else { 1 };
+        for (window, place) in WINDOWS.into_iter().take(count).zip(0..) {
+            if place > 0 {
+                self.machine.action();
+            }
+            self.waits.push(call(&mut self.machine, window).expect("the right epoch"));
+        }
     }
 
     fn swap(&mut self, to: usize, cell: usize) {
@@ -382,7 +397,7 @@ impl Process {
         let swap = self.machine.compare_and_swap(WINDOW, rank, cell as i64, element, &old, &new);
         self.await_data(swap.expect("in an epoch"), to, None);
         let flush = self.machine.flush_local(WINDOW, Some(rank));
-        self.wait = Some(flush.expect("in an epoch"));
+        self.waits.push(flush.expect("in an epoch"));
     }
 
     fn holds(&self, moment: &Moment) -> bool {
@@ -407,12 +422,12 @@ impl Process {
     }
 
     fn is_over(&mut self, call: &Call, moment: &Moment) -> bool {
-        if let Some(wait) = &self.wait {
+        while let Some(wait) = self.waits.last() {
             match self.machine.poll(wait) {
                 None => return false,
                 Some(result) => result.expect("no error"),
             }
-            self.wait = None;
+            self.waits.pop();
         }
         match call {
             &Call::Send { to, synchronous } => {
@@ -443,7 +458,7 @@ impl Process {
                 let expected = sum + self.expected;
                 let assert = FenceAssert { no_precede, no_succeed };
                 let wait = self.machine.fence_counted(WINDOW, expected, assert);
-                self.wait = Some(wait.expect("a fence"));
+                self.waits.push(wait.expect("a fence"));
                 self.counted = true;
                 return false;
             }

@@ -175,6 +175,9 @@ fn accesses(prng: &mut Prng, ranks: usize, may: impl Fn(usize, usize) -> bool) -
             if prng.chance(40) {
                 calls[origin].push(Call::Sum { to });
             }
+            if prng.chance(30) {
+                calls[origin].push(Call::FetchAdd { to, cell: COUNTERS[prng.below(2)] });
+            }
         }
     }
     calls
@@ -244,7 +247,8 @@ fn passive_phase(prng: &mut Prng, programs: &mut [Vec<Call>]) {
     let mode = if prng.chance(30) { LockMode::NoCheck } else { lock_mode(prng) };
     for (rank, (program, calls)) in programs.iter_mut().zip(calls).enumerate() {
         let to = |call: &Call| match call {
-            Call::Put { to, .. } | Call::Get { to, .. } | Call::Sum { to } => *to,
+            Call::Put { to, .. } | Call::Get { to, .. } => *to,
+            Call::Sum { to } | Call::FetchAdd { to, .. } => *to,
             _ => 0,
         };
         let targets: Vec<usize> =

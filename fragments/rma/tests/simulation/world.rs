@@ -4,7 +4,7 @@
 
 use crate::model::{self, Outcome};
 use crate::prng::{Prng, mix_bytes};
-use crate::process::{Line, Logged, Moment, Process};
+use crate::process::{Line, Logged, Moment, Process, WINDOWS};
 use crate::script::{CELLS, COUNTERS, Script};
 use rustbtl_rma::record::Applied;
 use std::collections::{BTreeMap, VecDeque};
@@ -174,7 +174,8 @@ impl World {
         *sent += 1;
         if self.set_of[from] != self.set_of[to] {
             let logged = Logged { to, line, number, bytes: bytes.clone() };
-            if line != Line::Replies || self.planted != Some(Planted::RepliesNotLogged) {
+            if !matches!(line, Line::Replies(_)) || self.planted != Some(Planted::RepliesNotLogged)
+            {
                 sender.log.push(logged);
             }
             let accepted = self.processes[to].accepted.get(&(from, line));
@@ -214,7 +215,7 @@ impl World {
             assert!(!again || known || !current, "a gap in a stream");
             return;
         }
-        if self.planted == Some(Planted::NoEpochs) && frame.line == Line::Operations {
+        if self.planted == Some(Planted::NoEpochs) && matches!(frame.line, Line::Operations(_)) {
             let number = u64::from(frame.bytes[1] != 0);
             frame.bytes[8..16].copy_from_slice(&number.to_le_bytes());
         }
@@ -512,7 +513,9 @@ impl World {
     fn check_end(mut self) -> Report {
         for process in &mut self.processes {
             process.machine.check();
-            process.machine.free(crate::process::WINDOW).expect("nothing is open");
+            for window in WINDOWS {
+                process.machine.free(window).expect("nothing is open");
+            }
         }
         self.check_atomics();
         if !self.script.is_free {
