@@ -196,11 +196,25 @@ impl Layout {
         }
     }
 
-    /// Append it.
+    /// Can it be sent?
     ///
     /// # Errors
     /// `Type`: no block, an empty one, or more than [`BLOCKS_MAX`].
+    pub fn check(&self) -> Result<(), RmaError> {
+        let Self::Described { blocks, .. } = self else { return Ok(()) };
+        let empty = blocks.iter().any(|block| block.length == 0 || block.repeats == 0);
+        match blocks.is_empty() || blocks.len() > BLOCKS_MAX || empty {
+            true => Err(RmaError::Type),
+            false => Ok(()),
+        }
+    }
+
+    /// Append it.
+    ///
+    /// # Errors
+    /// As [`Layout::check`]; nothing is appended then.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), RmaError> {
+        self.check()?;
         match self {
             Self::Contiguous { primitive, count } => {
                 out.extend_from_slice(&[1, *primitive as u8, 0, 0]);
@@ -208,10 +222,6 @@ impl Layout {
                 count.append(out);
             }
             Self::Described { primitive, count, extent, blocks } => {
-                let empty = blocks.iter().any(|block| block.length == 0 || block.repeats == 0);
-                if blocks.is_empty() || blocks.len() > BLOCKS_MAX || empty {
-                    return Err(RmaError::Type);
-                }
                 out.extend_from_slice(&[2, *primitive as u8, 0, 0]);
                 (blocks.len() as u32).append(out);
                 extent.append(out);

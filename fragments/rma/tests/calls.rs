@@ -167,6 +167,7 @@ fn outside_of_an_epoch_everything_is_refused() {
     refused(&mut job, Sync, |m| m.unlock_all(WINDOW));
     refused(&mut job, Sync, |m| m.flush(WINDOW, Some(to)));
     refused(&mut job, Sync, |m| m.flush(WINDOW, None));
+    refused(&mut job, RmaError::Rank, |m| m.flush(WINDOW, Some(rank(2))));
     refused(&mut job, Sync, |m| m.flush_local(WINDOW, None));
     refused(&mut job, Sync, |m| m.complete(WINDOW));
     refused(&mut job, Sync, |m| m.wait(WINDOW));

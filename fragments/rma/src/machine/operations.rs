@@ -152,7 +152,7 @@ impl Rma {
         data: &[u8],
     ) -> Result<OperationId, RmaError> {
         let all = layout.packed_bytes().ok_or(RmaError::Type)?;
-        layout.encode(&mut Vec::new())?;
+        layout.check()?;
         let (sends, fetches) = match access {
             Kind::Put => (true, false),
             Kind::Get => (false, true),

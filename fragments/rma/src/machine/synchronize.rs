@@ -332,7 +332,7 @@ impl Rma {
     /// MPI_Win_flush (one target) or MPI_Win_flush_all (`None`).
     ///
     /// # Errors
-    /// `Window`; `Sync`: no passive epoch for the target.
+    /// `Window`, `Rank`; `Sync`: no passive epoch for the target.
     pub fn flush(&mut self, window: ContextId, target: Option<CommRank>) -> Result<Wait, RmaError> {
         let targets = self.passive_targets(window, target)?;
         for &target in &targets {
@@ -360,7 +360,11 @@ impl Rma {
         window: ContextId,
         target: Option<CommRank>,
     ) -> Result<Vec<CommRank>, RmaError> {
-        let origin = &self.window(window)?.origin;
+        let found = self.window(window)?;
+        if target.is_some_and(|target| !found.setup.knows(target)) {
+            return Err(RmaError::Rank);
+        }
+        let origin = &found.origin;
         match (&origin.access, target) {
             (Access::Locks(locks), Some(target)) if locks.contains_key(&target) => Ok(vec![target]),
             (Access::Locks(locks), None) => Ok(locks.keys().copied().collect()),

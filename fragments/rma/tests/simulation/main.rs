@@ -69,7 +69,7 @@ fn run_many(is_free: bool, usual: u64) -> Report {
 
 #[test]
 fn ordered_programs_give_the_sequential_result() {
-    let sum = run_many(false, 3000);
+    let sum = run_many(false, 2000);
     if asked("RUSTBTL_SIM_SEED").is_none() {
         for what in [
             sum.failures,
@@ -88,7 +88,7 @@ fn ordered_programs_give_the_sequential_result() {
 
 #[test]
 fn free_programs_replay_what_others_have_seen() {
-    let sum = run_many(true, 3000);
+    let sum = run_many(true, 2000);
     if asked("RUSTBTL_SIM_SEED").is_none() {
         assert!(sum.forced > 1000 && sum.during_replay > 100, "too rare: {sum:?}");
     }
