@@ -65,6 +65,11 @@ impl LockQueue {
         self.exclusive.iter().chain(&self.shared).copied()
     }
 
+    /// Does `source` hold it?
+    pub fn is_held_by(&self, source: CommRank) -> bool {
+        self.exclusive == Some(source) || self.shared.contains(&source)
+    }
+
     /// L1: one holder of an exclusive lock, or any number of shared ones; who holds it does not
     /// wait, who waits does so once.
     ///

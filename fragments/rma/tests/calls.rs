@@ -382,6 +382,15 @@ fn broken_protocols_are_faults_and_change_nothing() {
     machine.on_operation(WINDOW, rank(1), unlock).expect("sound");
     assert_eq!(machine.progress(&mut job.memory[0]), Err(Fault::NotLocked));
     assert_eq!(machine.progress(&mut job.memory[0]), Err(Fault::NotLocked), "for good");
+
+    // The fuzzer found it: who holds a lock waited for itself.
+    let machine = &mut job.machines[1];
+    let lock = [[6, 0, 0, 0, 0, 0, 0, 0], [0; 8]].concat();
+    for _ in 0..2 {
+        machine.on_operation(WINDOW, rank(0), lock.clone()).expect("sound");
+    }
+    assert_eq!(machine.progress(&mut job.memory[1]), Err(Fault::LockedTwice));
+    machine.check();
 }
 
 #[test]

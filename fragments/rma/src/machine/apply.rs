@@ -107,6 +107,10 @@ impl Rma {
             is_forced = true;
         }
         if let Action::Lock { exclusive, .. } = operation.action {
+            if window.target.lock.is_held_by(source) {
+                self.faults = Some(Fault::LockedTwice);
+                return Err(Fault::LockedTwice);
+            }
             let granted = match is_forced {
                 true => window.target.lock.is_available(exclusive),
                 false => window.target.lock.ask(source, exclusive),

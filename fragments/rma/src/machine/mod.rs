@@ -74,6 +74,8 @@ pub enum Fault {
     UnexpectedReply,
     /// The unlock of a lock that its sender does not hold.
     NotLocked,
+    /// A second lock by who holds one already.
+    LockedTwice,
     /// The record says something else than the operations that came: the replay diverges.
     Diverged,
 }
@@ -91,6 +93,9 @@ impl fmt::Display for Fault {
             Self::UnknownRank => "one-sided communication: a message of a rank that is not there",
             Self::UnexpectedReply => "one-sided communication: a reply that nobody waits for",
             Self::NotLocked => "one-sided communication: a window is unlocked that was not locked",
+            Self::LockedTwice => {
+                "one-sided communication: a window is locked twice by the same rank"
+            }
             Self::Diverged => {
                 "Replay divergence: one-sided operations differ from those before the failure"
             }
