@@ -2,7 +2,7 @@
 //! synchronization allows, on plain arrays. Programs without races give these results.
 
 use crate::prng::mix;
-use crate::script::{CELLS, COUNTERS, Call, GUARDED, SLOT, SLOTS, SUMS};
+use crate::script::{CELLS, COUNTERS, Call, GUARDED, SECOND, SLOT, SLOTS, SUMS};
 use std::collections::{BTreeMap, VecDeque};
 
 /// What remains at the end.
@@ -47,6 +47,7 @@ struct Model<'a> {
     completes: BTreeMap<(usize, usize), u64>,
     epochs: Vec<(Vec<usize>, Vec<usize>)>,
     locked: Vec<Option<usize>>,
+    second: Vec<[u64; SECOND]>,
     /// What gets have read, by target: seen when they are synchronized.
     pending: Vec<Vec<(usize, u64)>>,
 }
@@ -70,6 +71,7 @@ pub fn run(programs: &[Vec<Call>]) -> Outcome {
         completes: BTreeMap::new(),
         epochs: vec![(Vec::new(), Vec::new()); ranks],
         locked: vec![None; ranks],
+        second: vec![[0; SECOND]; ranks],
         pending: vec![Vec::new(); ranks],
     };
     loop {
@@ -114,7 +116,19 @@ impl Model<'_> {
                 }
                 return over;
             }
-            Call::Barrier => return self.meets(rank),
+            Call::Barrier | Call::Free => return self.meets(rank),
+            Call::Create => {
+                if !self.is_in[rank] {
+                    self.second[rank] = [0; SECOND];
+                }
+                return self.meets(rank);
+            }
+            &Call::PutSecond { to, cell } => self.second[to][cell] = value,
+            Call::ReadSecond => {
+                for cell in self.second[rank] {
+                    self.absorb(rank, cell);
+                }
+            }
             Call::Read => {
                 for cell in read_cells() {
                     self.absorb(rank, self.outcome.cells[rank][cell]);

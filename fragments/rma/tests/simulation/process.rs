@@ -2,22 +2,29 @@
 
 use crate::model::{counter_cells, read_cells};
 use crate::prng::{mix, mix_bytes};
-use crate::script::{CELLS, Call, GUARDED, SLOT, SUMS};
+use crate::script::{CELLS, Call, GUARDED, SECOND, SLOT, SUMS};
 use rustbtl_rma::arithmetic::Op;
 use rustbtl_rma::error::RmaError;
 use rustbtl_rma::ids::{CommRank, ContextId, OperationId};
 use rustbtl_rma::layout::{Block, Layout};
-use rustbtl_rma::machine::{FenceAssert, FenceStep, Lane, Limits, Output, Rma, Wait};
+use rustbtl_rma::machine::{FenceAssert, FenceStep, Lane, Limits, LockMode, Output, Rma, Wait};
 use rustbtl_rma::memory::Memory;
 use rustbtl_rma::primitive::Primitive;
 use rustbtl_rma::record::Applied;
 use rustbtl_rma::window::{Extent, Flavor, Setup};
 use std::collections::{BTreeMap, VecDeque};
 
-/// The windows of all programs. The second has the same cells once more; only free programs use it.
-pub const WINDOWS: [ContextId; 2] = [ContextId(0x1_0005), ContextId(0x2_0003)];
-const WINDOW: ContextId = WINDOWS[0];
+/// The window of all programs.
+const WINDOW: ContextId = window_id(0);
 const BASE: u64 = 0x7000;
+/// Of the second window: the same cells once more.
+const SECOND_BASE: u64 = BASE + 8 * CELLS as u64;
+
+/// The first window, or one of those that are the second, one after the other: instances of one
+/// context id.
+pub const fn window_id(instance: usize) -> ContextId {
+    ContextId::new(5, instance as u16)
+}
 
 /// What a stream is for. Each pair has one of each.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -88,6 +95,8 @@ pub struct Process {
     pub out: Vec<(usize, Line, Vec<u8>)>,
     ranks: usize,
     is_free: bool,
+    /// Second windows that were made.
+    instances: usize,
     messages: BTreeMap<usize, VecDeque<(u64, bool)>>,
     collective: BTreeMap<usize, VecDeque<u64>>,
     matched: BTreeMap<usize, u64>,
@@ -140,10 +149,11 @@ impl Process {
         let bytes = 8 * CELLS as u64;
         let extents = vec![Extent { bytes, unit: 8 }; ranks];
         let (me, flavor) = (rank_of(rank), Flavor::Allocate);
-        for (window, base) in WINDOWS.into_iter().zip([BASE, BASE + bytes]) {
-            let extents = extents.clone();
-            let setup = Setup { flavor, me, base, extents, no_locks: false };
-            machine.create(window, setup).expect("a new window");
+        let setup = Setup { flavor, me, base: BASE, extents, no_locks: false };
+        machine.create(WINDOW, setup.clone()).expect("a new window");
+        if is_free {
+            let setup = Setup { base: SECOND_BASE, ..setup };
+            machine.create(window_id(1), setup).expect("a new window");
         }
         Self {
             rank,
@@ -159,6 +169,7 @@ impl Process {
             out: Vec::new(),
             ranks,
             is_free,
+            instances: 0,
             messages: BTreeMap::new(),
             collective: BTreeMap::new(),
             matched: BTreeMap::new(),
@@ -187,12 +198,12 @@ impl Process {
             Line::Matched => *self.matched.entry(from).or_default() += 1,
             Line::Collective => self.collective.entry(from).or_default().push_back(number(0)),
             Line::Operations(window) => {
-                let window = WINDOWS[window];
+                let window = window_id(window);
                 let given = self.machine.on_operation(window, rank_of(from), bytes);
                 given.expect("sound");
             }
             Line::Replies(window) => {
-                let window = WINDOWS[window];
+                let window = window_id(window);
                 self.machine.on_reply(window, rank_of(from), &bytes).expect("sound");
             }
         }
@@ -210,7 +221,7 @@ impl Process {
         while let Some(output) = self.machine.poll_output() {
             match output {
                 Output::Send { window, to, lane, message } => {
-                    let window = usize::from(window != WINDOW);
+                    let window = (window.0 >> 16) as usize;
                     let line = match lane {
                         Lane::Operations => Line::Operations(window),
                         Lane::Replies => Line::Replies(window),
@@ -304,7 +315,31 @@ impl Process {
                 self.send_number(to, Line::Message, value, synchronous);
             }
             Call::Barrier => self.collective(|_| 0),
-            Call::Recv { .. } | Call::Read | Call::ReadCounters => {}
+            Call::Recv { .. } | Call::Read | Call::ReadCounters | Call::ReadSecond => {}
+            Call::Create => {
+                self.instances += 1;
+                self.memory.0[8 * CELLS..].fill(0);
+                let extents = vec![Extent { bytes: 8 * SECOND as u64, unit: 8 }; self.ranks];
+                let (me, flavor, base) = (rank_of(self.rank), Flavor::Create, SECOND_BASE);
+                let setup = Setup { flavor, me, base, extents, no_locks: false };
+                let made = machine.create(window_id(self.instances), setup);
+                made.expect("a new window");
+                self.collective(|_| 0);
+            }
+            Call::Free => {
+                machine.may_free(window_id(self.instances)).expect("no epoch");
+                self.collective(|_| 0);
+            }
+            &Call::PutSecond { to, cell } => {
+                let (window, to, data) =
+                    (window_id(self.instances), rank_of(to), value.to_le_bytes());
+                let lock = machine.lock(window, to, false, LockMode::Deferred);
+                self.waits.push(lock.expect("no epoch"));
+                machine.action();
+                machine.put(window, to, cell as i64, &ONE, &data).expect("locked");
+                machine.action();
+                self.waits.push(machine.unlock(window, to).expect("locked"));
+            }
             &Call::Put { to, slot, strided } => {
                 let data = values(value);
                 let place = (slot * SLOT) as i64;
@@ -313,7 +348,7 @@ impl Process {
             }
             &Call::PutCell { to, cell } => {
                 let data = value.to_le_bytes();
-                let window = WINDOWS[cell % 2];
+                let window = window_id(cell % 2);
                 let put = machine.put(window, rank_of(to), cell as i64, &ONE, &data);
                 put.expect("in an epoch");
             }
@@ -382,12 +417,12 @@ impl Process {
 
     /// The same call for each window that the program uses.
     fn on_windows(&mut self, call: impl Fn(&mut Rma, ContextId) -> Result<Wait, RmaError>) {
-        let count = if self.is_free { WINDOWS.len() } else { 1 };
-        for (window, place) in WINDOWS.into_iter().take(count).zip(0..) {
-            if place > 0 {
+        for instance in 0..if self.is_free { 2 } else { 1 } {
+            if instance > 0 {
                 self.machine.action();
             }
-            self.waits.push(call(&mut self.machine, window).expect("the right epoch"));
+            let wait = call(&mut self.machine, window_id(instance));
+            self.waits.push(wait.expect("the right epoch"));
         }
     }
 
@@ -451,7 +486,17 @@ impl Process {
                 self.messages.get_mut(&from).and_then(VecDeque::pop_front);
                 self.absorb(value);
             }
-            Call::Barrier => return !self.holds(moment) && self.collected().is_some(),
+            Call::Barrier | Call::Create => {
+                return !self.holds(moment) && self.collected().is_some();
+            }
+            Call::Free => {
+                let over = !self.holds(moment) && self.collected().is_some();
+                if over {
+                    self.machine.free(window_id(self.instances)).expect("nobody uses it");
+                }
+                return over;
+            }
+            Call::ReadSecond => (0..SECOND).for_each(|cell| self.absorb(self.cell(CELLS + cell))),
             Call::Fence { .. } if !self.counted => {
                 let Some(sum) = self.collected() else { return false };
                 let &Call::Fence { no_precede, no_succeed } = call else { return false };

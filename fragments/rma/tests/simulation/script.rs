@@ -14,6 +14,8 @@ pub const SUMS: usize = SLOTS;
 pub const COUNTERS: [usize; 2] = [(SLOTS + 1) * SLOT, (SLOTS + 1) * SLOT + 1];
 /// A cell that is only changed under an exclusive lock.
 pub const GUARDED: usize = (SLOTS + 1) * SLOT + 2;
+/// Cells of the second window that ordered programs use.
+pub const SECOND: usize = 3;
 /// Cells of a window.
 pub const CELLS: usize = (SLOTS + 1) * SLOT + 3;
 
@@ -82,6 +84,14 @@ pub enum Call {
         to: usize,
     },
     FlushAll,
+    /// The second window: made, written (lock, put, unlock), read, freed. One after the other.
+    Create,
+    PutSecond {
+        to: usize,
+        cell: usize,
+    },
+    ReadSecond,
+    Free,
 }
 
 /// What a seed stands for.
@@ -101,11 +111,12 @@ impl Script {
     pub fn ordered(prng: &mut Prng, ranks: usize) -> Self {
         let mut programs = vec![Vec::new(); ranks];
         for _ in 0..prng.between(2, 6) {
-            match prng.below(5) {
+            match prng.below(6) {
                 0 => fence_phase(prng, &mut programs),
                 1 => post_phase(prng, &mut programs),
                 2 => passive_phase(prng, &mut programs),
                 3 => counter_phase(prng, &mut programs),
+                4 => second_window_phase(prng, &mut programs),
                 _ => guarded_phase(prng, &mut programs),
             }
         }
@@ -305,6 +316,19 @@ fn counter_phase(prng: &mut Prng, programs: &mut [Vec<Call>]) {
     all(programs, &Call::Barrier);
     all(programs, &Call::ReadCounters);
     all(programs, &Call::Barrier);
+}
+
+fn second_window_phase(prng: &mut Prng, programs: &mut [Vec<Call>]) {
+    let ranks = programs.len();
+    all(programs, &Call::Create);
+    for to in 0..ranks {
+        for cell in 0..SECOND {
+            programs[prng.below(ranks)].push(Call::PutSecond { to, cell });
+        }
+    }
+    all(programs, &Call::Barrier);
+    all(programs, &Call::ReadSecond);
+    all(programs, &Call::Free);
 }
 
 fn guarded_phase(prng: &mut Prng, programs: &mut [Vec<Call>]) {

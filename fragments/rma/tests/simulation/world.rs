@@ -4,7 +4,7 @@
 
 use crate::model::{self, Outcome};
 use crate::prng::{Prng, mix_bytes};
-use crate::process::{Line, Logged, Moment, Process, WINDOWS};
+use crate::process::{Line, Logged, Moment, Process, window_id};
 use crate::script::{CELLS, COUNTERS, Script};
 use rustbtl_rma::record::Applied;
 use std::collections::{BTreeMap, VecDeque};
@@ -513,8 +513,8 @@ impl World {
     fn check_end(mut self) -> Report {
         for process in &mut self.processes {
             process.machine.check();
-            for window in WINDOWS {
-                process.machine.free(window).expect("nothing is open");
+            for instance in 0..if self.script.is_free { 2 } else { 1 } {
+                process.machine.free(window_id(instance)).expect("nothing is open");
             }
         }
         self.check_atomics();
