@@ -110,15 +110,15 @@ fn planted_bugs_are_found() {
     use Planted::*;
     let plan = [
         (Order, true, 56),
-        (Order, false, 3),
+        (Order, false, 5),
         (Tick, true, 7),
         (CompletesEarly, true, 21),
         (NoWithholding, true, 2),
         (WithholdsAlone, true, 124),
-        (Tick, false, 3),
+        (Tick, false, 5),
         (CompletesEarly, false, 99),
         (NoEpochs, false, 6),
-        (TrimsEarly, false, 3),
+        (TrimsEarly, false, 5),
         (RepliesNotLogged, false, 5),
         (GateOpen, true, 3),
         (RecordsLate, true, 19),
