@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! ring     fragments <- checkpoint <- checkpoint/process, fragments <- coordination
-//!    \________|______________/_____________/_________________________/
+//!    \     fragments <- fragments/rma     /                         /
+//!     \_______|______________/____________/________________________/
 //!         component, runtime            tests/*            xtask (alone)
 //! ```
 
@@ -13,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const ALLOWED: &[(&str, &[&str])] = &[
     ("rustbtl-ring", &["loom"]),
     ("rustbtl-fragments", &["slab", "static_assertions", "memoffset"]),
+    ("rustbtl-rma", &["rustbtl-fragments"]),
     ("rustbtl-checkpoint", &["rustbtl-fragments", "crc32fast", "lz4_flex", "static_assertions"]),
     (
         "rustbtl-process",
@@ -27,6 +29,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             "rustbtl-ring",
             "rustbtl-fragments",
+            "rustbtl-rma",
             "rustbtl-checkpoint",
             "rustbtl-process",
             "rustbtl-coordination",
@@ -63,7 +66,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that no I/O, clock or thread may come into, however indirectly.
-const CORES: [&str; 3] = ["rustbtl-fragments", "rustbtl-checkpoint", "rustbtl-coordination"];
+const CORES: [&str; 4] =
+    ["rustbtl-fragments", "rustbtl-rma", "rustbtl-checkpoint", "rustbtl-coordination"];
 
 /// Crates that talk to the operating system.
 const OS: &[&str] = &[
@@ -175,6 +179,9 @@ mod tests {
         let table: &[(&str, &str, Option<&str>)] = &[
             ("rustbtl-fragments", "rustbtl-checkpoint", None),
             ("rustbtl-fragments", "libc", None),
+            ("rustbtl-fragments", "rustbtl-rma", None),
+            ("rustbtl-rma", "libc", None),
+            ("rustbtl-rma", "rustbtl-coordination", Some("dev")),
             ("rustbtl-fragments", "libc", Some("dev")),
             ("rustbtl-checkpoint", "rustbtl-component", Some("dev")),
             ("rustbtl-coordination", "bytes", None),
@@ -194,6 +201,7 @@ mod tests {
     fn right_edges_are_not() {
         let table: &[(&str, &str, Option<&str>)] = &[
             ("rustbtl-fragments", "slab", None),
+            ("rustbtl-component", "rustbtl-rma", None),
             ("rustbtl-fragments", "proptest", Some("dev")),
             ("rustbtl-ring", "libc", Some("dev")),
             ("rustbtl-component", "libc", None),

@@ -50,8 +50,13 @@ pub fn tests(tier: &mut Tier) {
 /// The other machine that Open MPI runs on.
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 /// What is not of one machine. Images of processes are: checkpoint/process and what needs it.
-const CORES: [&str; 4] =
-    ["rustbtl-fragments", "rustbtl-ring", "rustbtl-coordination", "rustbtl-checkpoint"];
+const CORES: [&str; 5] = [
+    "rustbtl-fragments",
+    "rustbtl-ring",
+    "rustbtl-rma",
+    "rustbtl-coordination",
+    "rustbtl-checkpoint",
+];
 
 /// Is the standard library for it there?
 fn has_aarch64() -> bool {

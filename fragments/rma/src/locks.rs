@@ -1,0 +1,113 @@
+//! The lock of one target's window: who holds it, who waits (MPI-3.1 §11.5.3).
+//!
+//! First come, first served: a shared lock does not overtake an exclusive one that waits.
+
+use crate::ids::CommRank;
+use std::collections::{BTreeSet, VecDeque};
+
+/// State of a lock.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct LockQueue {
+    exclusive: Option<CommRank>,
+    shared: BTreeSet<CommRank>,
+    waiting: VecDeque<CommRank>,
+}
+
+impl LockQueue {
+    /// Nobody has it, nobody waits.
+    pub fn is_idle(&self) -> bool {
+        self.exclusive.is_none() && self.shared.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Could it be given to one more?
+    pub fn is_available(&self, exclusive: bool) -> bool {
+        self.exclusive.is_none() && (!exclusive || self.shared.is_empty())
+    }
+
+    /// Is it the turn of `source`? Otherwise it waits from now on.
+    pub fn ask(&mut self, source: CommRank, exclusive: bool) -> bool {
+        let first = self.waiting.front().is_none_or(|&first| first == source);
+        if first && self.is_available(exclusive) {
+            return true;
+        }
+        if !self.waiting.contains(&source) {
+            self.waiting.push_back(source);
+        }
+        false
+    }
+
+    /// Give it to `source`, whoever else waits.
+    pub fn grant(&mut self, source: CommRank, exclusive: bool) {
+        self.waiting.retain(|&other| other != source);
+        if exclusive {
+            self.exclusive = Some(source);
+        } else {
+            self.shared.insert(source);
+        }
+    }
+
+    /// `source` gives it back; false: it had none.
+    pub fn release(&mut self, source: CommRank) -> bool {
+        if self.exclusive == Some(source) {
+            self.exclusive = None;
+            return true;
+        }
+        self.shared.remove(&source)
+    }
+
+    /// Those that wait, in their order.
+    pub fn waiting(&self) -> impl Iterator<Item = CommRank> + '_ {
+        self.waiting.iter().copied()
+    }
+
+    /// Who holds it.
+    pub fn holders(&self) -> impl Iterator<Item = CommRank> + '_ {
+        self.exclusive.iter().chain(&self.shared).copied()
+    }
+
+    /// Does `source` hold it?
+    pub fn is_held_by(&self, source: CommRank) -> bool {
+        self.exclusive == Some(source) || self.shared.contains(&source)
+    }
+
+    /// L1: one holder of an exclusive lock, or any number of shared ones; who holds it does not
+    /// wait, who waits does so once.
+    ///
+    /// # Panics
+    /// If it is not so.
+    pub fn check(&self) {
+        assert!(self.exclusive.is_none() || self.shared.is_empty(), "L1: exclusive and shared");
+        let waiting: BTreeSet<_> = self.waiting().collect();
+        assert!(waiting.len() == self.waiting.len(), "L1: waits twice");
+        assert!(self.holders().all(|holder| !waiting.contains(&holder)), "L1: holder waits");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_lock_does_not_overtake() {
+        let [a, b, c, d] = [0, 1, 2, 3].map(CommRank);
+        let mut lock = LockQueue::default();
+        assert!(lock.is_idle() && lock.ask(a, false));
+        lock.grant(a, false);
+        assert!(!lock.ask(b, true) && !lock.ask(c, false) && !lock.ask(b, true));
+        assert_eq!(lock.waiting().collect::<Vec<_>>(), [b, c]);
+        assert!(lock.release(a) && !lock.release(a));
+        assert!(!lock.ask(c, false), "b waits in front");
+        assert!(lock.ask(b, true));
+        lock.grant(b, true);
+        lock.check();
+        assert!(!lock.ask(c, false) && !lock.ask(d, false));
+        assert!(lock.release(b) && lock.ask(c, false));
+        lock.grant(c, false);
+        assert!(lock.ask(d, false));
+        lock.grant(d, false);
+        lock.check();
+        assert_eq!(lock.holders().collect::<Vec<_>>(), [c, d]);
+        assert!(!lock.is_available(true) && lock.is_available(false));
+        assert!(lock.release(c) && lock.release(d) && lock.is_idle());
+    }
+}

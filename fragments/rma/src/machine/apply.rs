@@ -1,0 +1,250 @@
+//! Operations of others on this process's windows: kept, then applied in their order.
+//!
+//! An operation is applied when it is the oldest of its origin on this window, its epoch is one
+//! that this process exposes, its lock can be granted, and, if the order matters, the record of a
+//! replay has it next. To apply, to record and to reply is one step: no checkpoint comes between.
+
+use super::{Fault, Lane, Output, Rma, Window};
+use crate::arithmetic::Op;
+use crate::error::RmaError;
+use crate::ids::{CommRank, ContextId, Tick};
+use crate::layout::Layout;
+use crate::memory::{Memory, Part, accumulate, pack, swap};
+use crate::window::resolve;
+use crate::wire::{Action, Answer, Epoch, Operation, Place, Reply};
+
+/// What became of the oldest operation of an origin.
+enum Step {
+    /// It was applied.
+    Applied,
+    /// It stays.
+    Waits,
+}
+
+impl Rma {
+    /// A message of the lane of operations. The engine hands in each once, in order. Call
+    /// [`Rma::progress`] after.
+    ///
+    /// # Errors
+    /// A broken protocol; the machine is as before.
+    pub fn on_operation(
+        &mut self,
+        window: ContextId,
+        source: CommRank,
+        message: Vec<u8>,
+    ) -> Result<(), Fault> {
+        Operation::decode(&message)?;
+        let Some(found) = self.windows.get_mut(&window) else {
+            let early = self.early.entry(window).or_default();
+            early.push((source, Lane::Operations, message));
+            return Ok(());
+        };
+        if !found.setup.knows(source) {
+            return Err(Fault::UnknownRank);
+        }
+        found.target.queues.entry(source).or_default().push_back(message);
+        Ok(())
+    }
+
+    /// Apply what can be. After each call of the program on a window and after each message; also
+    /// by a thread of the driver while the program computes.
+    ///
+    /// # Errors
+    /// A peer broke the protocol, or a replay diverges: nothing more is applied.
+    pub fn progress(&mut self, memory: &mut impl Memory) -> Result<(), Fault> {
+        if let Some(fault) = self.faults {
+            return Err(fault);
+        }
+        loop {
+            let mut moved = false;
+            let waiting: Vec<(ContextId, CommRank)> = self
+                .windows
+                .iter()
+                .flat_map(|(&id, window)| window.target.queues.keys().map(move |&s| (id, s)))
+                .collect();
+            for (window, source) in waiting {
+                while let Step::Applied = self.apply_next(window, source, memory)? {
+                    moved = true;
+                }
+            }
+            if !moved {
+                return Ok(());
+            }
+        }
+    }
+
+    fn apply_next(
+        &mut self,
+        id: ContextId,
+        source: CommRank,
+        memory: &mut impl Memory,
+    ) -> Result<Step, Fault> {
+        let Some(window) = self.windows.get_mut(&id) else { return Ok(Step::Waits) };
+        let Some(message) = window.target.queues.get(&source).and_then(|queue| queue.front())
+        else {
+            return Ok(Step::Waits);
+        };
+        let operation = Operation::decode(message)?;
+        if !window.target.is_exposed_to(source, operation.epoch) {
+            return Ok(Step::Waits);
+        }
+        let passive = operation.epoch == Epoch::Passive;
+        let is_ordered = passive || operation.action.is_atomic();
+        let mut is_forced = false;
+        if let (true, Some(replay)) = (is_ordered, &self.replay) {
+            // Rules 1, 2 and 4.
+            let Some(run) = replay.next() else { return Ok(Step::Waits) };
+            if (run.window, run.source) != (id, source) {
+                return Ok(Step::Waits);
+            }
+            if passive != (run.tick != Tick::BY_EPOCH) {
+                self.faults = Some(Fault::Diverged);
+                return Err(Fault::Diverged);
+            }
+            if run.tick > self.tick {
+                return Ok(Step::Waits);
+            }
+            is_forced = true;
+        }
+        if let Action::Lock { exclusive, .. } = operation.action {
+            if window.target.lock.is_held_by(source) {
+                self.faults = Some(Fault::LockedTwice);
+                return Err(Fault::LockedTwice);
+            }
+            let granted = match is_forced {
+                true => window.target.lock.is_available(exclusive),
+                false => window.target.lock.ask(source, exclusive),
+            };
+            if !granted && is_forced {
+                self.faults = Some(Fault::Diverged);
+                return Err(Fault::Diverged);
+            }
+            if !granted {
+                return Ok(Step::Waits);
+            }
+        }
+        let Some(queue) = window.target.queues.get_mut(&source) else { return Ok(Step::Waits) };
+        let Some(message) = queue.pop_front() else { return Ok(Step::Waits) };
+        if queue.is_empty() {
+            window.target.queues.remove(&source);
+        }
+        let operation = Operation::decode(&message)?;
+        let reply = window.apply(source, &operation, memory);
+        if is_forced {
+            if let Some(replay) = &mut self.replay {
+                replay.consume();
+            }
+        } else if is_ordered {
+            let tick = if passive { self.tick } else { Tick::BY_EPOCH };
+            self.recorder.record(id, source, tick);
+        }
+        match reply {
+            Err(fault) => {
+                self.faults = Some(fault);
+                return Err(fault);
+            }
+            Ok(Some(message)) if source == window.setup.me => {
+                self.on_reply(id, source, &message)?
+            }
+            Ok(Some(message)) => {
+                let lane = Lane::Replies;
+                self.outputs.push_back(Output::Send { window: id, to: source, lane, message });
+            }
+            Ok(None) => {}
+        }
+        Ok(Step::Applied)
+    }
+}
+
+impl Window {
+    /// Do it; returns the reply.
+    fn apply(
+        &mut self,
+        source: CommRank,
+        operation: &Operation<'_>,
+        memory: &mut impl Memory,
+    ) -> Result<Option<Vec<u8>>, Fault> {
+        let mut fetched = Vec::new();
+        let mut error = None;
+        let mut answer = None;
+        match &operation.action {
+            Action::Lock { exclusive, .. } => {
+                self.target.lock.grant(source, *exclusive);
+                answer = Some(Answer::Granted);
+            }
+            Action::Unlock => {
+                if !self.target.lock.release(source) {
+                    return Err(Fault::NotLocked);
+                }
+                error = self.target.errors.remove(&source);
+                answer = Some(Answer::Done);
+            }
+            Action::Flush => {
+                error = self.target.errors.remove(&source);
+                answer = Some(Answer::Done);
+            }
+            Action::Complete => {
+                if let Some(open) = &mut self.target.exposed {
+                    open.remove(&source);
+                }
+            }
+            access => {
+                if let Err(why) = self.access(access, memory, &mut fetched) {
+                    fetched.clear();
+                    error = Some(why);
+                    if !access.is_replied() {
+                        self.target.errors.entry(source).or_insert(why);
+                    }
+                }
+                if let Epoch::Fence(_) = operation.epoch {
+                    self.target.applied_since_fence += 1;
+                }
+                answer = Some(Answer::Data(&fetched));
+            }
+        }
+        if !operation.action.is_replied() {
+            return Ok(None);
+        }
+        Ok(answer.map(|answer| {
+            let mut message = Vec::new();
+            Reply { number: operation.number, error, answer }.encode(&mut message);
+            message
+        }))
+    }
+
+    fn access(
+        &self,
+        action: &Action<'_>,
+        memory: &mut impl Memory,
+        fetched: &mut Vec<u8>,
+    ) -> Result<(), RmaError> {
+        let address = |place: &Place| resolve(&self.setup, &self.regions, place);
+        match action {
+            Action::Put { place, data } => {
+                accumulate(memory, address(place)?, &place.layout, place.part, Op::Replace, data)
+            }
+            Action::Get { place } => {
+                pack(memory, address(place)?, &place.layout, place.part, fetched)
+            }
+            Action::Accumulate { op, place, data } => {
+                accumulate(memory, address(place)?, &place.layout, place.part, *op, data)
+            }
+            Action::GetAccumulate { op, place, data } => {
+                let at = address(place)?;
+                if !op.is_defined(place.layout.primitive()) {
+                    return Err(RmaError::Op);
+                }
+                pack(memory, at, &place.layout, place.part, fetched)?;
+                accumulate(memory, at, &place.layout, place.part, *op, data)
+            }
+            Action::CompareAndSwap { displacement, primitive, compare, new } => {
+                let layout = Layout::Contiguous { primitive: *primitive, count: 1 };
+                let part = Part { first: 0, bytes: primitive.size() as u64 };
+                let at = address(&Place { displacement: *displacement, layout, part })?;
+                swap(memory, at, *primitive, compare, new, fetched);
+                Ok(())
+            }
+            Action::Lock { .. } | Action::Unlock | Action::Flush | Action::Complete => Ok(()),
+        }
+    }
+}

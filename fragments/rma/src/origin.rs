@@ -1,0 +1,165 @@
+//! The origin's side of a window: which access epoch is open, which replies are awaited.
+
+use crate::error::RmaError;
+use crate::ids::{CommRank, OperationId};
+use crate::wire::Epoch;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// A lock that this process holds, or has asked for, at a target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Held {
+    /// The target knows of it.
+    Locked,
+    /// MPI_MODE_NOCHECK: the target was not asked.
+    Unchecked,
+}
+
+/// The access epoch of this process (MPI-3.1 §11.5: one at a time on a window).
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Access {
+    /// None.
+    #[default]
+    Closed,
+    /// Behind a fence; nothing was done yet, so that the fence may have been the last.
+    FenceOpen,
+    /// Behind a fence, with operations.
+    FenceUsed,
+    /// MPI_Win_fence is under way.
+    FenceEnding,
+    /// MPI_Win_start.
+    Started(BTreeSet<CommRank>),
+    /// MPI_Win_lock, target by target; not empty.
+    Locks(BTreeMap<CommRank, Held>),
+    /// MPI_Win_lock_all.
+    LockAll {
+        /// How targets are locked.
+        held: Held,
+        /// Those that were asked: at the first operation.
+        asked: BTreeSet<CommRank>,
+    },
+}
+
+impl Access {
+    pub(crate) fn is_fence(&self) -> bool {
+        matches!(self, Self::Closed | Self::FenceOpen | Self::FenceUsed)
+    }
+
+    /// May another kind of epoch begin?
+    pub(crate) fn is_free(&self) -> bool {
+        matches!(self, Self::Closed | Self::FenceOpen)
+    }
+}
+
+/// A reply that will come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Awaited {
+    /// Data of a part of an operation.
+    Data { operation: OperationId, first: u64, is_last: bool },
+    /// Of a flush or unlock.
+    Done,
+    /// Of a lock.
+    Granted,
+}
+
+/// What is under way to one target.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Towards {
+    /// Messages of the fence epoch that reads or write.
+    pub(crate) of_fence: u64,
+    /// MPI_Win_start's that named it.
+    pub(crate) starts: u64,
+    /// Something was sent whose application no reply will show.
+    pub(crate) is_unconfirmed: bool,
+    /// Replies that were asked for, in order.
+    pub(crate) awaited: VecDeque<Awaited>,
+    /// How many replies were ever asked for.
+    pub(crate) asked: u64,
+    /// How many of these came.
+    pub(crate) came: u64,
+    /// `asked` at the last operation that gets data.
+    pub(crate) data_asked: u64,
+    /// Replies that came before this process, in a replay, has asked for them again.
+    pub(crate) early: VecDeque<Vec<u8>>,
+    /// What the next synchronization returns.
+    pub(crate) error: Option<RmaError>,
+}
+
+/// A number of a reply on the wire: from 1, 32 bits.
+pub(crate) fn wire_number(count: u64) -> u32 {
+    ((count - 1) % u64::from(u32::MAX)) as u32 + 1
+}
+
+impl Towards {
+    /// One more reply is awaited; returns its number.
+    pub(crate) fn ask(&mut self, what: Awaited) -> u32 {
+        self.asked += 1;
+        if let Awaited::Data { .. } = what {
+            self.data_asked = self.asked;
+        }
+        self.awaited.push_back(what);
+        wire_number(self.asked)
+    }
+}
+
+/// The origin's side of a window.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Origin {
+    pub(crate) access: Access,
+    pub(crate) towards: BTreeMap<CommRank, Towards>,
+}
+
+impl Origin {
+    pub(crate) fn towards(&mut self, target: CommRank) -> &mut Towards {
+        self.towards.entry(target).or_default()
+    }
+
+    /// The epoch of an operation to `target`, and whether the target has to be locked first.
+    ///
+    /// # Errors
+    /// `Sync`: none is open.
+    pub(crate) fn epoch(&self, target: CommRank, fences: u64) -> Result<(Epoch, bool), RmaError> {
+        match &self.access {
+            Access::FenceOpen | Access::FenceUsed => Ok((Epoch::Fence(fences), false)),
+            Access::Started(group) if group.contains(&target) => {
+                let starts = self.towards.get(&target).map_or(0, |towards| towards.starts);
+                Ok((Epoch::Access(starts), false))
+            }
+            Access::Locks(locks) if locks.contains_key(&target) => Ok((Epoch::Passive, false)),
+            Access::LockAll { held, asked } => {
+                Ok((Epoch::Passive, *held == Held::Locked && !asked.contains(&target)))
+            }
+            _ => Err(RmaError::Sync),
+        }
+    }
+
+    /// The first error of these targets that no call has returned yet.
+    pub(crate) fn take_error(
+        &mut self,
+        targets: impl Iterator<Item = CommRank>,
+    ) -> Option<RmaError> {
+        let mut found = None;
+        for target in targets {
+            if let Some(towards) = self.towards.get_mut(&target) {
+                found = found.or(towards.error.take());
+            }
+        }
+        found
+    }
+
+    /// O1: each reply that was asked for is awaited or came.
+    ///
+    /// # Panics
+    /// If it is not so.
+    pub(crate) fn check(&self) {
+        for towards in self.towards.values() {
+            let open = towards.asked - towards.came;
+            assert!(open == towards.awaited.len() as u64, "O1: replies are not counted");
+            let kept = towards.awaited.is_empty() || towards.early.is_empty();
+            assert!(kept, "O4: a reply is kept that is awaited");
+            assert!(towards.data_asked <= towards.asked, "O1: data was not asked for");
+        }
+        if let Access::Locks(locks) = &self.access {
+            assert!(!locks.is_empty(), "O2: an epoch of locks without a lock");
+        }
+    }
+}

@@ -1,0 +1,544 @@
+//! A process: its program, its machine, its memory, and the streams that the engine keeps.
+
+use crate::model::{counter_cells, read_cells};
+use crate::prng::{mix, mix_bytes};
+use crate::script::{CELLS, Call, GUARDED, SECOND, SLOT, SUMS};
+use rustbtl_rma::arithmetic::Op;
+use rustbtl_rma::error::RmaError;
+use rustbtl_rma::ids::{CommRank, ContextId, OperationId};
+use rustbtl_rma::layout::{Block, Layout};
+use rustbtl_rma::machine::{FenceAssert, FenceStep, Lane, Limits, LockMode, Output, Rma, Wait};
+use rustbtl_rma::memory::Memory;
+use rustbtl_rma::primitive::Primitive;
+use rustbtl_rma::record::Applied;
+use rustbtl_rma::window::{Extent, Flavor, Setup};
+use std::collections::{BTreeMap, VecDeque};
+
+/// The window of all programs.
+const WINDOW: ContextId = window_id(0);
+const BASE: u64 = 0x7000;
+/// Of the second window: the same cells once more.
+const SECOND_BASE: u64 = BASE + 8 * CELLS as u64;
+
+/// The first window, or one of those that are the second, one after the other: instances of one
+/// context id.
+pub const fn window_id(instance: usize) -> ContextId {
+    ContextId::new(5, instance as u16)
+}
+
+/// What a stream is for. Each pair has one of each.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Line {
+    Message,
+    Matched,
+    Collective,
+    Operations(usize),
+    Replies(usize),
+}
+
+/// The window's memory.
+#[derive(Clone)]
+pub struct Cells(pub Vec<u8>);
+
+impl Memory for Cells {
+    fn read(&self, address: u64, into: &mut [u8]) {
+        into.copy_from_slice(&self.0[(address - BASE) as usize..][..into.len()]);
+    }
+    fn write(&mut self, address: u64, from: &[u8]) {
+        self.0[(address - BASE) as usize..][..from.len()].copy_from_slice(from);
+    }
+}
+
+/// A payload in the log of its sender.
+#[derive(Clone)]
+pub struct Logged {
+    pub to: usize,
+    pub line: Line,
+    pub number: usize,
+    pub bytes: Vec<u8>,
+}
+
+/// An atomic operation and what it returned: (target, cell), old value, when.
+#[derive(Clone, Debug)]
+pub struct Atomic {
+    pub cell: (usize, usize),
+    pub index: usize,
+    pub old: Option<u64>,
+    pub responded: u64,
+}
+
+#[derive(Clone)]
+struct Pending {
+    operation: OperationId,
+    to: usize,
+    data: Vec<u8>,
+    is_complete: bool,
+    atomic: Option<usize>,
+}
+
+/// All of it is in a checkpoint.
+#[derive(Clone)]
+pub struct Process {
+    pub rank: usize,
+    pub machine: Rma,
+    pub memory: Cells,
+    pub at: usize,
+    pub in_call: bool,
+    pub state: u64,
+    pub atomics: Vec<Atomic>,
+    /// Hashes of what was accepted, by sender and line: the engine's counters.
+    pub accepted: BTreeMap<(usize, Line), Vec<u64>>,
+    /// How many messages were sent, by receiver and line.
+    pub sent: BTreeMap<(usize, Line), usize>,
+    pub log: Vec<Logged>,
+    /// To be sent.
+    pub out: Vec<(usize, Line, Vec<u8>)>,
+    ranks: usize,
+    is_free: bool,
+    /// Second windows that were made.
+    instances: usize,
+    messages: BTreeMap<usize, VecDeque<(u64, bool)>>,
+    collective: BTreeMap<usize, VecDeque<u64>>,
+    matched: BTreeMap<usize, u64>,
+    synchronous: BTreeMap<usize, u64>,
+    announced: bool,
+    waits: Vec<Wait>,
+    counted: bool,
+    expected: u64,
+    pending: Vec<Pending>,
+}
+
+/// What the world decides for a step.
+pub struct Moment {
+    pub now: u64,
+    /// Rule 3 is left out.
+    pub completes_early: bool,
+}
+
+const SLOT_BYTES: u64 = 8 * SLOT as u64;
+
+fn layout(strided: bool) -> Layout {
+    match strided {
+        false => Layout::Contiguous { primitive: Primitive::U64, count: SLOT as u64 },
+        true => {
+            let row = |displacement| Block { displacement, stride: -16, length: 1, repeats: 3 };
+            let blocks = vec![row(32), row(40)];
+            let extent = SLOT_BYTES as i64;
+            Layout::Described { primitive: Primitive::U64, count: 1, extent, blocks }
+        }
+    }
+}
+
+const ONE: Layout = Layout::Contiguous { primitive: Primitive::U64, count: 1 };
+
+fn rank_of(rank: usize) -> CommRank {
+    CommRank(rank as u32)
+}
+
+fn values(value: u64) -> Vec<u8> {
+    (0..SLOT as u64).flat_map(|i| mix(value, i).to_le_bytes()).collect()
+}
+
+fn numbers(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    bytes.chunks(8).map(|chunk| u64::from_le_bytes(chunk.try_into().expect("whole cells")))
+}
+
+impl Process {
+    pub fn new(rank: usize, ranks: usize, is_free: bool) -> Self {
+        let mut machine = Rma::new(Limits { part_bytes_max: 32 });
+        let bytes = 8 * CELLS as u64;
+        let extents = vec![Extent { bytes, unit: 8 }; ranks];
+        let (me, flavor) = (rank_of(rank), Flavor::Allocate);
+        let setup = Setup { flavor, me, base: BASE, extents, no_locks: false };
+        machine.create(WINDOW, setup.clone()).expect("a new window");
+        if is_free {
+            let setup = Setup { base: SECOND_BASE, ..setup };
+            machine.create(window_id(1), setup).expect("a new window");
+        }
+        Self {
+            rank,
+            machine,
+            memory: Cells(vec![0; 16 * CELLS]),
+            at: 0,
+            in_call: false,
+            state: mix(7, rank as u64),
+            atomics: Vec::new(),
+            accepted: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            log: Vec::new(),
+            out: Vec::new(),
+            ranks,
+            is_free,
+            instances: 0,
+            messages: BTreeMap::new(),
+            collective: BTreeMap::new(),
+            matched: BTreeMap::new(),
+            synchronous: BTreeMap::new(),
+            announced: false,
+            waits: Vec::new(),
+            counted: false,
+            expected: 0,
+            pending: Vec::new(),
+        }
+    }
+
+    pub fn cell(&self, cell: usize) -> u64 {
+        numbers(&self.memory.0[8 * cell..8 * cell + 8]).next().expect("a cell")
+    }
+
+    /// The engine hands in the next message of a stream.
+    pub fn receive(&mut self, from: usize, line: Line, bytes: Vec<u8>) {
+        self.accepted.entry((from, line)).or_default().push(mix_bytes(1, &bytes));
+        let number = |at: usize| numbers(&bytes[at..at + 8]).next().expect("8 bytes");
+        match line {
+            Line::Message => {
+                let message = (number(0), bytes[8] == 1);
+                self.messages.entry(from).or_default().push_back(message);
+            }
+            Line::Matched => *self.matched.entry(from).or_default() += 1,
+            Line::Collective => self.collective.entry(from).or_default().push_back(number(0)),
+            Line::Operations(window) => {
+                let window = window_id(window);
+                let given = self.machine.on_operation(window, rank_of(from), bytes);
+                given.expect("sound");
+            }
+            Line::Replies(window) => {
+                let window = window_id(window);
+                self.machine.on_reply(window, rank_of(from), &bytes).expect("sound");
+            }
+        }
+    }
+
+    /// Apply what can be applied; returns what was recorded.
+    pub fn progress(&mut self, now: u64) -> Vec<Applied> {
+        self.machine.progress(&mut self.memory).expect("no fault");
+        self.machine.check();
+        self.outputs(now);
+        self.machine.take_recorded()
+    }
+
+    fn outputs(&mut self, now: u64) {
+        while let Some(output) = self.machine.poll_output() {
+            match output {
+                Output::Send { window, to, lane, message } => {
+                    let window = (window.0 >> 16) as usize;
+                    let line = match lane {
+                        Lane::Operations => Line::Operations(window),
+                        Lane::Replies => Line::Replies(window),
+                    };
+                    self.out.push((to.0 as usize, line, message));
+                }
+                Output::Data { operation, first, data } => {
+                    let found = self.pending.iter_mut().find(|p| p.operation == operation);
+                    let pending = found.expect("an operation that is open");
+                    assert_eq!(pending.data.len() as u64, first, "parts in order");
+                    pending.data.extend(data);
+                }
+                Output::Completed { operation, error } => {
+                    assert_eq!(error, None);
+                    let found = self.pending.iter_mut().find(|p| p.operation == operation);
+                    let pending = found.expect("an operation that is open");
+                    pending.is_complete = true;
+                    if let Some(atomic) = pending.atomic {
+                        self.atomics[atomic].old = numbers(&pending.data).next();
+                        self.atomics[atomic].responded = now;
+                    }
+                }
+            }
+        }
+    }
+
+    fn absorb(&mut self, value: u64) {
+        self.state = mix(self.state, value);
+    }
+
+    /// What was got is here: look at it.
+    fn synchronized(&mut self, with: Option<usize>) {
+        let (seen, later): (Vec<_>, Vec<_>) = core::mem::take(&mut self.pending)
+            .into_iter()
+            .partition(|pending| with.is_none_or(|with| with == pending.to));
+        self.pending = later;
+        for pending in seen {
+            assert!(pending.is_complete, "synchronized without its data");
+            if pending.atomic.is_none() || self.is_free {
+                for value in numbers(&pending.data) {
+                    self.absorb(value);
+                }
+            }
+        }
+    }
+
+    fn send_number(&mut self, to: usize, line: Line, number: u64, flag: bool) {
+        let mut bytes = number.to_le_bytes().to_vec();
+        bytes.push(u8::from(flag));
+        self.out.push((to, line, bytes));
+    }
+
+    fn await_data(&mut self, operation: OperationId, to: usize, cell: Option<usize>) {
+        let atomic = cell.map(|cell| {
+            let index = self.atomics.len();
+            self.atomics.push(Atomic { cell: (to, cell), index, old: None, responded: 0 });
+            index
+        });
+        let pending = Pending { operation, to, data: Vec::new(), is_complete: false, atomic };
+        self.pending.push(pending);
+    }
+
+    fn collective(&mut self, of: impl Fn(usize) -> u64) {
+        let me = self.rank;
+        for to in (0..self.ranks).filter(|&to| to != me) {
+            self.send_number(to, Line::Collective, of(to), false);
+        }
+    }
+
+    /// The sum over all, once all others have come.
+    fn collected(&mut self) -> Option<u64> {
+        let others = || (0..self.ranks).filter(|&other| other != self.rank);
+        let has = |other: usize| self.collective.get(&other).is_some_and(|q| !q.is_empty());
+        if !others().all(has) {
+            return None;
+        }
+        let queues = self.collective.values_mut();
+        Some(queues.filter_map(VecDeque::pop_front).fold(0, u64::wrapping_add))
+    }
+
+    /// The program calls MPI. Returns what was recorded.
+    pub fn begin(&mut self, call: &Call, moment: &Moment) -> Vec<Applied> {
+        self.machine.action();
+        self.in_call = true;
+        (self.counted, self.announced) = (false, false);
+        let value = mix(self.state, self.at as u64);
+        let machine = &mut self.machine;
+        match call {
+            &Call::Send { to, synchronous } => {
+                *self.synchronous.entry(to).or_default() += u64::from(synchronous);
+                self.send_number(to, Line::Message, value, synchronous);
+            }
+            Call::Barrier => self.collective(|_| 0),
+            Call::Recv { .. } | Call::Read | Call::ReadCounters | Call::ReadSecond => {}
+            Call::Create => {
+                self.instances += 1;
+                self.memory.0[8 * CELLS..].fill(0);
+                let extents = vec![Extent { bytes: 8 * SECOND as u64, unit: 8 }; self.ranks];
+                let (me, flavor, base) = (rank_of(self.rank), Flavor::Create, SECOND_BASE);
+                let setup = Setup { flavor, me, base, extents, no_locks: false };
+                let made = machine.create(window_id(self.instances), setup);
+                made.expect("a new window");
+                self.collective(|_| 0);
+            }
+            Call::Free => {
+                machine.may_free(window_id(self.instances)).expect("no epoch");
+                self.collective(|_| 0);
+            }
+            &Call::PutSecond { to, cell } => {
+                let (window, to, data) =
+                    (window_id(self.instances), rank_of(to), value.to_le_bytes());
+                let lock = machine.lock(window, to, false, LockMode::Deferred);
+                self.waits.push(lock.expect("no epoch"));
+                machine.action();
+                machine.put(window, to, cell as i64, &ONE, &data).expect("locked");
+                machine.action();
+                self.waits.push(machine.unlock(window, to).expect("locked"));
+            }
+            &Call::Put { to, slot, strided } => {
+                let data = values(value);
+                let place = (slot * SLOT) as i64;
+                let put = machine.put(WINDOW, rank_of(to), place, &layout(strided), &data);
+                put.expect("in an epoch");
+            }
+            &Call::PutCell { to, cell } => {
+                let data = value.to_le_bytes();
+                let window = window_id(cell % 2);
+                let put = machine.put(window, rank_of(to), cell as i64, &ONE, &data);
+                put.expect("in an epoch");
+            }
+            &Call::Get { to, slot, strided } => {
+                let place = (slot * SLOT) as i64;
+                let got = machine.get(WINDOW, rank_of(to), place, &layout(strided));
+                self.await_data(got.expect("in an epoch"), to, None);
+            }
+            &Call::Sum { to } => {
+                let (place, data) = ((SUMS * SLOT) as i64, values(value));
+                let to = rank_of(to);
+                let sum = machine.accumulate(WINDOW, to, place, &layout(false), Op::Sum, &data);
+                sum.expect("in an epoch");
+            }
+            &Call::FetchAdd { to, cell } => {
+                let (rank, data) = (rank_of(to), 1u64.to_le_bytes());
+                let got = machine.get_accumulate(WINDOW, rank, cell as i64, &ONE, Op::Sum, &data);
+                self.await_data(got.expect("in an epoch"), to, Some(cell));
+            }
+            &Call::Swap { to, cell } => {
+                self.expected = 0;
+                self.swap(to, cell);
+            }
+            &Call::Increment { to } => {
+                let got = machine.get(WINDOW, rank_of(to), GUARDED as i64, &ONE);
+                self.await_data(got.expect("in an epoch"), to, None);
+                let flush = self.machine.flush_local(WINDOW, Some(rank_of(to)));
+                self.waits.push(flush.expect("in an epoch"));
+            }
+            &Call::Fence { no_precede, no_succeed } => {
+                let assert = FenceAssert { no_precede, no_succeed };
+                match machine.fence(WINDOW, assert).expect("a fence") {
+                    FenceStep::Over => self.counted = true,
+                    FenceStep::Count(counts) => {
+                        self.expected = counts[self.rank];
+                        self.collective(|to| counts[to]);
+                    }
+                }
+            }
+            Call::Post(origins) => {
+                let origins: Vec<_> = origins.iter().copied().map(rank_of).collect();
+                machine.post(WINDOW, &origins).expect("not exposed");
+            }
+            Call::Start(targets) => {
+                let targets: Vec<_> = targets.iter().copied().map(rank_of).collect();
+                machine.start(WINDOW, &targets).expect("no epoch");
+            }
+            Call::Complete => self.waits.push(machine.complete(WINDOW).expect("started")),
+            Call::Wait => self.waits.push(machine.wait(WINDOW).expect("exposed")),
+            &Call::Lock { to, exclusive, mode } => {
+                let lock = machine.lock(WINDOW, rank_of(to), exclusive, mode);
+                self.waits.push(lock.expect("no epoch"));
+            }
+            &Call::Unlock { to } => {
+                self.waits.push(machine.unlock(WINDOW, rank_of(to)).expect("locked"));
+            }
+            &Call::LockAll(mode) => self.on_windows(|m, window| m.lock_all(window, mode)),
+            Call::UnlockAll => self.on_windows(Rma::unlock_all),
+            &Call::Flush { to } => self.on_windows(|m, window| m.flush(window, Some(rank_of(to)))),
+            Call::FlushAll => {
+                self.waits.push(machine.flush(WINDOW, None).expect("passive"));
+            }
+        }
+        self.progress(moment.now)
+    }
+
+    /// The same call for each window that the program uses.
+    fn on_windows(&mut self, call: impl Fn(&mut Rma, ContextId) -> Result<Wait, RmaError>) {
+        for instance in 0..if self.is_free { 2 } else { 1 } {
+            if instance > 0 {
+                self.machine.action();
+            }
+            let wait = call(&mut self.machine, window_id(instance));
+            self.waits.push(wait.expect("the right epoch"));
+        }
+    }
+
+    fn swap(&mut self, to: usize, cell: usize) {
+        let [old, new] = [self.expected, self.expected + 1].map(u64::to_le_bytes);
+        let (rank, element) = (rank_of(to), Primitive::U64);
+        let swap = self.machine.compare_and_swap(WINDOW, rank, cell as i64, element, &old, &new);
+        self.await_data(swap.expect("in an epoch"), to, None);
+        let flush = self.machine.flush_local(WINDOW, Some(rank));
+        self.waits.push(flush.expect("in an epoch"));
+    }
+
+    fn holds(&self, moment: &Moment) -> bool {
+        self.machine.holds_completions() && !moment.completes_early
+    }
+
+    /// Does the call return? The program goes on then.
+    pub fn finish(&mut self, call: &Call, moment: &Moment) -> bool {
+        if self.is_free && self.holds(moment) {
+            return false;
+        }
+        let ends = self.is_over(call, moment);
+        if ends {
+            self.in_call = false;
+            self.at += 1;
+            if self.is_free {
+                let all = mix_bytes(self.state, &self.memory.0);
+                self.absorb(all);
+            }
+        }
+        ends
+    }
+
+    fn is_over(&mut self, call: &Call, moment: &Moment) -> bool {
+        while let Some(wait) = self.waits.last() {
+            match self.machine.poll(wait) {
+                None => return false,
+                Some(result) => result.expect("no error"),
+            }
+            self.waits.pop();
+        }
+        match call {
+            &Call::Send { to, synchronous } => {
+                let matched = self.matched.get(&to).copied().unwrap_or(0);
+                let over = matched >= self.synchronous.get(&to).copied().unwrap_or(0);
+                return !synchronous || over && !self.holds(moment);
+            }
+            &Call::Recv { from } => {
+                let queue = self.messages.get(&from);
+                let Some(&(value, synchronous)) = queue.and_then(VecDeque::front) else {
+                    return false;
+                };
+                if synchronous && !self.announced {
+                    // The match is reported at once, also in a replay.
+                    self.announced = true;
+                    self.send_number(from, Line::Matched, 0, false);
+                }
+                if self.holds(moment) {
+                    return false;
+                }
+                self.messages.get_mut(&from).and_then(VecDeque::pop_front);
+                self.absorb(value);
+            }
+            Call::Barrier | Call::Create => {
+                return !self.holds(moment) && self.collected().is_some();
+            }
+            Call::Free => {
+                let over = !self.holds(moment) && self.collected().is_some();
+                if over {
+                    self.machine.free(window_id(self.instances)).expect("nobody uses it");
+                }
+                return over;
+            }
+            Call::ReadSecond => (0..SECOND).for_each(|cell| self.absorb(self.cell(CELLS + cell))),
+            Call::Fence { .. } if !self.counted => {
+                let Some(sum) = self.collected() else { return false };
+                let &Call::Fence { no_precede, no_succeed } = call else { return false };
+                let expected = sum + self.expected;
+                let assert = FenceAssert { no_precede, no_succeed };
+                let wait = self.machine.fence_counted(WINDOW, expected, assert);
+                self.waits.push(wait.expect("a fence"));
+                self.counted = true;
+                return false;
+            }
+            Call::Fence { .. } | Call::Complete | Call::UnlockAll | Call::FlushAll => {
+                self.synchronized(None);
+            }
+            &Call::Unlock { to } | &Call::Flush { to } => self.synchronized(Some(to)),
+            Call::Read => read_cells().for_each(|cell| self.absorb(self.cell(cell))),
+            Call::ReadCounters => counter_cells().for_each(|cell| self.absorb(self.cell(cell))),
+            &Call::Swap { to, cell } => {
+                let found = self.pending.pop().expect("the swap");
+                let old = numbers(&found.data).next().expect("data");
+                if self.is_free {
+                    self.absorb(old);
+                }
+                if old != self.expected {
+                    self.expected = old;
+                    self.machine.action();
+                    self.swap(to, cell);
+                    return false;
+                }
+                let (index, now) = (self.atomics.len(), moment.now);
+                let atomic = Atomic { cell: (to, cell), index, old: Some(old), responded: now };
+                self.atomics.push(atomic);
+            }
+            &Call::Increment { to } => {
+                let found = self.pending.pop().expect("the get");
+                let old = numbers(&found.data).next().expect("data");
+                let data = (old + 1).to_le_bytes();
+                self.machine.action();
+                let put = self.machine.put(WINDOW, rank_of(to), GUARDED as i64, &ONE, &data);
+                put.expect("in an epoch");
+            }
+            _ => {}
+        }
+        true
+    }
+}
