@@ -218,16 +218,17 @@ mod tests {
         let (last, of) = (order.next(), |places| order.are_of(Some(SET), places));
         order.write(last, Entry::Carried(SET));
         order.write(order.next(), Entry::Carried(SET));
-        assert!(of(106..108) && of(107..108) && !of(105..108), "a third set's");
-        assert!(!of(108..108) && !of(106..109), "nothing, or not written yet");
-        assert!(!order.are_of(None, 106..108) && !order.are_of(Some(SetId(71)), 106..108));
-        counts.stable.store(106, Ordering::Release);
-        assert!(of(100..108), "the others are stable");
+        assert!(of(105..107) && of(106..107) && !of(104..107), "a third set's");
+        assert!(!of(107..107) && !of(105..108), "nothing, or not written yet");
+        assert!(!order.are_of(None, 105..107) && !order.are_of(Some(SetId(71)), 105..107));
+        counts.stable.store(105, Ordering::Release);
+        assert!(of(100..107), "the others are stable");
         // More than there are slots for.
         for _ in 0..SLOTS {
             own();
         }
-        assert_eq!(take(106, 106 + SLOTS as u64), None);
+        assert_eq!(take(105, 106 + SLOTS as u64), None);
+        assert_eq!(take(106, 106 + SLOTS as u64), None, "its slot was used again");
     }
 
     #[test]

@@ -26,7 +26,7 @@ const NAMES: [&str; 17] = [
 /// The collective whose messages have this tag, or one that is made of it; `None`: the message is
 /// the program's own, or a nonblocking collective's.
 pub fn collective_of(tag: i32) -> Option<&'static str> {
-    NAMES.get(usize::try_from(FIRST - tag).ok()?).copied()
+    NAMES.get(usize::try_from(FIRST.checked_sub(tag)?).ok()?).copied()
 }
 
 #[cfg(test)]
