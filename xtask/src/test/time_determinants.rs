@@ -19,6 +19,15 @@ const SHAPE: Shape = (2, 2);
 const ENDLESS: u64 = 100_000;
 const RECOVER: [&str; 3] = ["--mca", "vprotocol_correlated_recover", "1"];
 const NOT_RECORDED: [&str; 3] = ["--mca", "vprotocol_correlated_record_clock", "0"];
+/// Nor is what the set sends again compared: then nobody notices that it differs.
+const NOT_NOTICED: [&str; 6] = [
+    "--mca",
+    "vprotocol_correlated_record_clock",
+    "0",
+    "--mca",
+    "vprotocol_correlated_verify_sends",
+    "0",
+];
 
 /// Rank 1 reads and draws in turns.
 const fn sources(
@@ -51,9 +60,11 @@ pub fn run(tier: &mut Tier) {
         // So that the check above is known to be one, for each of the sources.
         let title = format!("clocks and random numbers: {}, not recorded: 3 × 1", program.name);
         tier.check(&title, || {
-            let outcome = killed(program, &NOT_RECORDED)?;
+            let outcome = killed(program, &NOT_NOTICED)?;
             outcome.must(all_contradict(&outcome.stdout), "some were the same by chance")
         });
+        let title = format!("clocks and random numbers: {}, noticed: 3 × 1", program.name);
+        tier.check(&title, || noticed(program));
     }
     tier.check("clocks and random numbers: a node is lost: 3 × 1", || {
         let outcome = node_lost(&LOST)?;
@@ -66,7 +77,7 @@ pub fn run(tier: &mut Tier) {
     });
     // So that the check above is known to be one; with roots ranks would wait for each other.
     tier.check("time determinants: those that are not recorded are others: 2 × 2", || {
-        let outcome = rolled_back("data", &NOT_RECORDED)?;
+        let outcome = rolled_back("data", &NOT_NOTICED)?;
         let other = outcome.stdout.contains("HASH contradicts itself");
         outcome.must(other, "rank 0 has drawn the same by chance")
     });
@@ -89,11 +100,26 @@ fn all_contradict(stdout: &str) -> bool {
 /// some rounds after that.
 fn killed(program: &Program, options: &[&str]) -> Result<Outcome> {
     let scratch = Scratch::new("sources")?;
+    rolled_back_once(kills_itself(program, options, &scratch)?, &scratch)
+}
+
+fn kills_itself(program: &Program, options: &[&str], scratch: &Scratch) -> Result<Outcome> {
     let checkpoint = scratch.0.join("checkpoint").display().to_string();
-    let job = program.job((3, 1), 1, &scratch)?.with(options);
+    let job = program.job((3, 1), 1, scratch)?.with(options);
     let job = job.with(&["--checkpoint-at", "0", "--write-after", &checkpoint, "1"]);
-    let job = local_storage::plain(job, &scratch);
-    rolled_back_once(job.run()?, &scratch)
+    local_storage::plain(job, scratch).run()
+}
+
+/// What it sends again differs: all go back, and the answer is right.
+fn noticed(program: &Program) -> Result<()> {
+    let scratch = Scratch::new("sources")?;
+    let outcome = kills_itself(program, &NOT_RECORDED, &scratch)?;
+    outcome.must(outcome.code == 0, "the job failed")?;
+    outcome.must(outcome.stdout.contains("HASH consistent"), "it should be consistent")?;
+    let events = local_storage::events(&scratch)?;
+    let count = |event: &str| events.matches(&format!("\"event\":\"{event}\"")).count();
+    outcome.must(count("replay_diverged") == 1, "nobody has noticed that it differs")?;
+    must_be_clean(&outcome)
 }
 
 /// The node of rank 1 is lost a second after the first checkpoint; the job ends some time after the
