@@ -110,7 +110,7 @@ fn kills_itself(program: &Program, options: &[&str], scratch: &Scratch) -> Resul
     local_storage::plain(job, scratch).run()
 }
 
-/// What it sends again differs: all go back, and the answer is right.
+/// What it sends again differs: all are rolled back, and the answer is right.
 fn noticed(program: &Program) -> Result<()> {
     let scratch = Scratch::new("sources")?;
     let outcome = kills_itself(program, &NOT_RECORDED, &scratch)?;
