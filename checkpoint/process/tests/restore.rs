@@ -282,6 +282,8 @@ fn a_program_that_is_pictured_very_often_goes_on_unharmed() {
     let path = program("openmp.c", &["-fopenmp", "-lm"]);
     let mut command = Command::new(&path);
     command.env("OMP_NUM_THREADS", "3").env("OMP_WAIT_POLICY", "passive");
+    // Long enough for many snapshots, also on a busy machine.
+    command.env("STEPS", "6000");
     let undisturbed = command.output().unwrap();
     let answer = String::from_utf8(undisturbed.stdout).unwrap();
     let (output, image) = (folder.join("output"), folder.join("image"));
@@ -295,7 +297,7 @@ fn a_program_that_is_pictured_very_often_goes_on_unharmed() {
             break;
         }
     }
-    let (status, text) = subject.finish(60);
+    let (status, text) = subject.finish(120);
     assert_eq!((status, text), (0, answer), "after {taken} snapshots");
     assert!(taken > 5, "only {taken}");
 }

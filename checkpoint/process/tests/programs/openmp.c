@@ -1,6 +1,7 @@
 /* Threads of OpenMP that compute; the sum depends on every step. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { N = 400 };
 static double a[N][N], b[N][N];
@@ -11,7 +12,9 @@ int main(void)
         for (int j = 0; j < N; j++) a[i][j] = sin(i * 0.1) + cos(j * 0.2);
     printf("ready\n");
     fflush(stdout);
-    for (int step = 0; step < 2500; step++) {
+    const char *given = getenv("STEPS");
+    const int steps = NULL == given ? 2500 : atoi(given);
+    for (int step = 0; step < steps; step++) {
 #pragma omp parallel for
         for (int i = 0; i < N; i++)
             for (int j = 0; j < N; j++)
