@@ -184,6 +184,13 @@ pub fn parent_of(pid: Pid) -> Pid {
     fields.split_whitespace().nth(1).and_then(|pid| pid.parse().ok()).unwrap_or(0)
 }
 
+/// The unit of processor times in proc(5).
+pub fn ticks_per_second() -> u64 {
+    // SAFETY: a number in, a number out.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    u64::try_from(ticks).ok().filter(|&ticks| ticks > 0).unwrap_or(100)
+}
+
 /// The process that started this one.
 pub fn parent() -> Pid {
     // SAFETY: no arguments, no failure.

@@ -76,6 +76,15 @@ pub enum Input {
         /// The checkpoint.
         checkpoint: u64,
     },
+    /// While an image was stored, for `of_ms` milliseconds, its program lost `lost_ms` of them.
+    StoringCost {
+        /// The checkpoint.
+        checkpoint: u64,
+        /// Milliseconds.
+        lost_ms: u64,
+        /// Milliseconds.
+        of_ms: u64,
+    },
     /// It cannot be stored.
     NotStored {
         /// The rank.

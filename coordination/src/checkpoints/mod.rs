@@ -36,7 +36,7 @@ mod rollback;
 mod suspension;
 mod tables;
 
-use crate::interval::Interval;
+use crate::interval::{CheckpointCost, Interval};
 use crate::quiescence::{CheckpointAnswer, CheckpointRefusal, CheckpointScope};
 pub use io::{
     AbortReason, Config, Input, Output, SchedulerError, SchedulerState, SuspensionRefusal,
@@ -44,6 +44,12 @@ pub use io::{
 use rustbtl_fragments::ids::{PeerId, SetId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tables::{ActiveCheckpoint, PendingRequest, Phase, Set, later};
+
+/// A program loses so many times what its rank that lost most has lost while images were stored:
+/// ranks lose at different moments and wait for each other, and caches and the memory's bandwidth
+/// are shared. Measured with CG and LU, whose processors are full: 1.5 to 2.3 times
+/// (docs/performance.md, "What a checkpoint costs").
+const LOST_BY_ALL_TIMES: u128 = 2;
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
@@ -58,9 +64,8 @@ pub struct CheckpointScheduler {
     global_wanted: Option<PendingRequest>,
     /// With it, the end of the job.
     exit_wanted: bool,
-    /// What the last global checkpoint cost the program: its pause, and half of the time in which
-    /// images were stored beside it.
-    global_cost_ms: Option<u64>,
+    /// What the last global checkpoint cost the program.
+    global_cost: Option<CheckpointCost>,
     global_aborted: u32,
     /// Complete global checkpoints, ascending.
     globals: VecDeque<u64>,
@@ -91,7 +96,7 @@ impl CheckpointScheduler {
             global_due: None,
             global_wanted: None,
             exit_wanted: false,
-            global_cost_ms: None,
+            global_cost: None,
             global_aborted: 0,
             globals: VecDeque::new(),
             exiting: false,
@@ -169,6 +174,11 @@ impl CheckpointScheduler {
             Input::RequestSuspension { set } => self.suspend(set)?,
             Input::Answered { rank, answer } => self.on_answer(rank, answer)?,
             Input::Stored { rank, checkpoint } => self.on_stored(rank, checkpoint)?,
+            Input::StoringCost { checkpoint, lost_ms, of_ms } => {
+                if let Some(active) = self.checkpoints.get_mut(&checkpoint) {
+                    active.storing_cost = active.storing_cost.max(Some((lost_ms, of_ms)));
+                }
+            }
             Input::NotStored { rank, checkpoint } => {
                 self.rank(rank)?;
                 self.abort(checkpoint, AbortReason::NotStored(rank));
@@ -347,12 +357,13 @@ impl CheckpointScheduler {
     fn on_committed(&mut self, number: u64) {
         let Some(checkpoint) = self.checkpoints.remove(&number) else { return };
         debug_assert_eq!(checkpoint.phase, Phase::Committing, "L3: committed on order only");
+        let cost = self.cost(&checkpoint);
         let ActiveCheckpoint { scope, sets, pause_ms, exit, begun, .. } = checkpoint;
         self.outputs.push_back(Output::Complete { checkpoint: number, pause_ms });
         let kept = self.config.checkpoints_kept.max(1);
         let mut dropped = BTreeSet::new();
         if scope == CheckpointScope::Global {
-            self.global_cost_ms = Some(self.cost_ms(begun, pause_ms));
+            self.global_cost = Some(cost);
             if matches!(self.config.global_interval, Interval::Governed { .. }) {
                 // By what it has cost, not by what the one before had.
                 let next = self.next_global_ms();
@@ -442,7 +453,7 @@ impl CheckpointScheduler {
     fn aborted_set(&mut self, id: SetId, retry: Option<PendingRequest>) -> Option<u64> {
         let set = self.sets.get_mut(&id)?;
         set.aborted += 1;
-        let interval = self.config.set_interval.next_ms(1, set.pause_ms);
+        let interval = self.config.set_interval.next_ms(1, set.cost());
         set.due = interval.map(|ms| later(self.now, ms, set.aborted));
         set.wanted = set.wanted.or(retry);
         set.wanted.map(|wanted| wanted.from).into_iter().chain(set.due).min()
@@ -501,7 +512,7 @@ impl CheckpointScheduler {
         let (now, interval) = (self.now, self.config.set_interval);
         let Some(set) = self.sets.get_mut(&id) else { return };
         let requested = set.wanted.take();
-        set.due = interval.next_ms(1, set.pause_ms).map(|ms| now.saturating_add(ms));
+        set.due = interval.next_ms(1, set.cost()).map(|ms| now.saturating_add(ms));
         let checkpoint = self.open(CheckpointScope::Set, vec![id], requested, false);
         self.outputs.push_back(Output::Begin {
             checkpoint,
@@ -522,19 +533,23 @@ impl CheckpointScheduler {
 
     /// Milliseconds from the beginning of a global checkpoint to that of the next, as things are.
     pub fn next_global_ms(&self) -> Option<u64> {
-        self.config.global_interval.next_ms(self.sets.len(), self.global_cost_ms)
+        self.config.global_interval.next_ms(self.sets.len(), self.global_cost)
     }
 
-    /// Daly's formula wants the pause; where a share of the time is spent, what is stored beside
-    /// the program counts, too: it takes processors and memory from it.
-    fn cost_ms(&self, begun: u64, pause_ms: u64) -> u64 {
-        match self.config.global_interval {
-            Interval::Governed { .. } => {
-                let stored_ms = self.now.saturating_sub(begun).saturating_sub(pause_ms);
-                pause_ms.saturating_add(stored_ms / 2)
+    /// What a checkpoint that is complete now has cost.
+    fn cost(&self, checkpoint: &ActiveCheckpoint) -> CheckpointCost {
+        let took_ms = self.now.saturating_sub(checkpoint.begun);
+        let beside_ms = took_ms.saturating_sub(checkpoint.pause_ms);
+        let lost_ms = match checkpoint.storing_cost {
+            Some((lost_ms, of_ms)) => {
+                // What happens after an image is stored, as replication, costs as much of the time.
+                let lost = u128::from(beside_ms) * u128::from(lost_ms) * LOST_BY_ALL_TIMES;
+                (lost / u128::from(of_ms.max(1))).min(u128::from(beside_ms)) as u64
             }
-            Interval::Off | Interval::Fixed { .. } | Interval::Auto { .. } => pause_ms,
-        }
+            None => beside_ms / 2,
+        };
+        let is_first = self.globals.is_empty();
+        CheckpointCost { pause_ms: checkpoint.pause_ms, lost_ms, took_ms, is_first }
     }
 
     /// L1.
@@ -563,6 +578,7 @@ impl CheckpointScheduler {
                 stored: BTreeSet::new(),
                 begun: self.now,
                 pause_ms: 0,
+                storing_cost: None,
                 deadline: self.now.saturating_add(self.config.quiescence_timeout_ms),
             },
         );

@@ -1,5 +1,6 @@
 //! What the scheduler remembers of sets and of checkpoints that are under way.
 
+use crate::interval::CheckpointCost;
 use crate::quiescence::CheckpointScope;
 use rustbtl_fragments::ids::{PeerId, SetId};
 use std::collections::{BTreeSet, VecDeque};
@@ -57,6 +58,9 @@ pub(super) struct ActiveCheckpoint {
     pub(super) stored: BTreeSet<PeerId>,
     pub(super) begun: u64,
     pub(super) pause_ms: u64,
+    /// Of the rank that lost most while its image was stored: how much it lost, and of how much
+    /// time. Milliseconds.
+    pub(super) storing_cost: Option<(u64, u64)>,
     pub(super) deadline: u64,
 }
 
@@ -67,6 +71,11 @@ pub(super) fn later(now: u64, interval_ms: u64, aborted: u32) -> u64 {
 }
 
 impl Set {
+    /// What its last checkpoint has cost.
+    pub(super) fn cost(&self) -> Option<CheckpointCost> {
+        self.pause_ms.map(|pause_ms| CheckpointCost { pause_ms, ..Default::default() })
+    }
+
     pub(super) fn usable(&self) -> bool {
         !self.lost && !self.finishing
     }

@@ -60,6 +60,9 @@ class 3 FromNode {
         raw_bytes: u64,
         /// How long it took to write.
         ns: u64,
+        /// How much of that the program has lost: nanoseconds in which its threads waited for a
+        /// processor or were in the kernel, beyond what is usual for them.
+        lost_ns: u64,
         /// Checksum of the file: the image store's own kind.
         checksum: u64,
     },

@@ -27,10 +27,10 @@ fn invariant_1_the_format_does_not_change_by_accident() {
     let table = [
         (
             hello().encode(),
-            "2100000002010100 030000000800000067120000020005000000302e312e30\
+            "2100000003010100 030000000800000067120000020005000000302e312e30\
              0200000002000000cafe",
         ),
-        (FromRank::Ready {}.encode(), "0000000002010200 "),
+        (FromRank::Ready {}.encode(), "0000000003010200 "),
         (
             FromRank::Frozen {
                 checkpoint: CheckpointId(7),
@@ -40,22 +40,22 @@ fn invariant_1_the_format_does_not_change_by_accident() {
                 pause_ns: 6,
             }
             .encode(),
-            "2200000002010400 0700000000000000010201000001000000090500000000000000\
+            "2200000003010400 0700000000000000010201000001000000090500000000000000\
              0600000000000000",
         ),
         (
             FromRank::ReplayPending { checkpoint: CheckpointId(7) }.encode(),
-            "0800000002011f00 0700000000000000",
+            "0800000003011f00 0700000000000000",
         ),
         (
             FromRank::LogNearlyFull { set: SetId(2), bytes: 258 }.encode(),
-            "0c00000002010b00 020000000201000000000000",
+            "0c00000003010b00 020000000201000000000000",
         ),
         (
             FromRank::Waited { sample: 3, waited_ns: 258 }.encode(),
-            "0c00000002012f00 030000000201000000000000",
+            "0c00000003012f00 030000000201000000000000",
         ),
-        (ToRank::ReportWaiting { sample: 3 }.encode(), "0400000002022e00 03000000"),
+        (ToRank::ReportWaiting { sample: 3 }.encode(), "0400000003022e00 03000000"),
         (
             ToRank::Begin {
                 checkpoint: CheckpointId(7),
@@ -64,11 +64,11 @@ fn invariant_1_the_format_does_not_change_by_accident() {
                 then_exit: true,
             }
             .encode(),
-            "1600000002020300 07000000000000000202000000020000000300000001",
+            "1600000003020300 07000000000000000202000000020000000300000001",
         ),
         (
             ToRank::Welcome { job: "j".into(), restarted_from: Some(CheckpointId(1)) }.encode(),
-            "0e00000002020100 010000006a010100000000000000",
+            "0e00000003020100 010000006a010100000000000000",
         ),
         (
             FromNode::Rank {
@@ -76,17 +76,17 @@ fn invariant_1_the_format_does_not_change_by_accident() {
                 message: FromRank::OutgoingStopped { checkpoint: CheckpointId(2) },
             }
             .encode(),
-            "0d00000002030300 01000000030200000000000000",
+            "0d00000003030300 01000000030200000000000000",
         ),
         (
             ToNode::Rank { rank: PeerId(1), message: ToRank::MayFinish {} }.encode(),
-            "0500000002040100 0100000009",
+            "0500000003040100 0100000009",
         ),
         (
             Request::Checkpoint { all: true, wait: false, then_exit: true }.encode(),
-            "0300000002050200 010001",
+            "0300000003050200 010001",
         ),
-        (Reply::Refused { reason: "no".into() }.encode(), "0600000002060400 020000006e6f"),
+        (Reply::Refused { reason: "no".into() }.encode(), "0600000003060400 020000006e6f"),
     ];
     for (frame, expected) in table {
         assert_eq!(hex(&frame.unwrap()), expected);

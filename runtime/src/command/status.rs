@@ -147,14 +147,14 @@ fn table(document: &Value) -> String {
     }
     let _ = writeln!(
         out,
-        "\n{:>10} {:<7} {:<10} {:>12} {:>12} {:>12} {:>12}",
-        "checkpoint", "kind", "state", "on disk", "quiescence", "pause", "storing"
+        "\n{:>10} {:<7} {:<10} {:>12} {:>12} {:>12} {:>12} {:>12}",
+        "checkpoint", "kind", "state", "on disk", "quiescence", "pause", "storing", "lost by it"
     );
     for checkpoint in list(document, "checkpoints") {
         let ns = |key: &str| checkpoint[key].as_u64().map_or("-".into(), time);
         let _ = writeln!(
             out,
-            "{:>10} {:<7} {:<10} {:>12} {:>12} {:>12} {:>12}",
+            "{:>10} {:<7} {:<10} {:>12} {:>12} {:>12} {:>12} {:>12}",
             number(&checkpoint["checkpoint"]),
             text(&checkpoint["kind"]),
             text(&checkpoint["state"]),
@@ -162,6 +162,7 @@ fn table(document: &Value) -> String {
             ns("coordination_ns"),
             ns("pause_ns"),
             ns("store_ns"),
+            ns("lost_ns"),
         );
         out += &held(checkpoint);
     }

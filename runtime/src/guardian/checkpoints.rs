@@ -1,6 +1,6 @@
 //! A guardian's part in a checkpoint: the folder of the image, writing it, and the report.
 
-use crate::guardian::images::Written;
+use crate::guardian::images::{StoredImage, Written};
 use crate::guardian::{Guardian, ThreadReport};
 use rustbtl_coordination::control::{CheckpointId, FromNode};
 use std::path::{Path, PathBuf};
@@ -37,6 +37,7 @@ impl Guardian {
     pub(super) fn write_images(&mut self) {
         while let Some(mut task) = self.rank.next_image() {
             task.limited = self.local.is_some();
+            task.times = self.times.clone();
             let (store, reporter) = (self.store.clone(), self.reporter.clone());
             let report = move |checkpoint, result| {
                 reporter.report(ThreadReport::Written(checkpoint, result))
@@ -49,16 +50,18 @@ impl Guardian {
     pub(super) fn written(
         &mut self,
         checkpoint: CheckpointId,
-        result: Result<(Written, u64), String>,
+        result: Result<StoredImage, String>,
     ) {
         let rank = self.settings.rank;
         self.rank.release(checkpoint, rank);
         let message = match result {
-            Ok((Written { bytes, raw_bytes, checksum }, ns)) => {
+            Ok(StoredImage { written, ns, lost_ns, times }) => {
+                let Written { bytes, raw_bytes, checksum } = written;
+                self.times = times;
                 tracing::info!(
                     "rank {rank}: image of checkpoint {checkpoint} stored, {bytes} bytes"
                 );
-                FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, checksum }
+                FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, lost_ns, checksum }
             }
             Err(reason) => {
                 tracing::warn!(

@@ -1,6 +1,7 @@
 //! Images of ranks: a trait writes and restores them; when and where is decided here.
 
 use crate::guardian::failpoints;
+use crate::guardian::lost_time::{ThreadTimes, lost_ns};
 use crate::guardian::output_offsets::OutputMark;
 use crate::local;
 use crate::os;
@@ -26,6 +27,19 @@ pub struct Written {
     pub raw_bytes: u64,
     /// Checksum over the file, as [`ImageStore::check`] gives it.
     pub checksum: u64,
+}
+
+/// An image that is stored, and what that took.
+#[derive(Clone, Debug)]
+pub struct StoredImage {
+    /// What was written.
+    pub written: Written,
+    /// How long it took, nanoseconds.
+    pub ns: u64,
+    /// How much of that the program has lost; half of it where the kernel does not tell.
+    pub lost_ns: u64,
+    /// The times of the program's threads when it was stored.
+    pub times: Option<ThreadTimes>,
 }
 
 /// A snapshot of a process, as the process has announced it.
@@ -119,6 +133,8 @@ pub struct ImageTask {
     pub output: Option<OutputMark>,
     /// Folder of the checkpoint.
     pub directory: PathBuf,
+    /// The times of the program's threads when the last image was stored.
+    pub times: Option<ThreadTimes>,
     /// The node's storage is limited: free space is checked first.
     pub limited: bool,
 }
@@ -126,15 +142,20 @@ pub struct ImageTask {
 impl ImageTask {
     /// Writes the image under a temporary name, renames it, makes both durable. The frozen child is
     /// killed in any case.
-    pub fn run(&self, store: &dyn ImageStore) -> Result<(Written, u64), String> {
+    pub fn run(&self, store: &dyn ImageStore) -> Result<StoredImage, String> {
         failpoints::at(failpoints::IMAGE, self.rank);
         let start = Instant::now();
+        let begin = ThreadTimes::of(self.program);
         let done = self.write(store);
         if let Some(child) = &self.child {
             os::kill_pidfd(child);
         }
         let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        done.map(|written| (written, ns))
+        let times = ThreadTimes::of(self.program);
+        let both = begin.as_ref().zip(times.as_ref());
+        let lost = |(begin, end)| lost_ns(self.times.as_ref(), begin, end);
+        let lost_ns = both.map_or(ns / 2, lost);
+        done.map(|written| StoredImage { written, ns, lost_ns, times })
     }
 
     fn write(&self, store: &dyn ImageStore) -> Result<Written, String> {
@@ -171,7 +192,7 @@ impl Writers {
         &mut self,
         task: ImageTask,
         store: Arc<dyn ImageStore>,
-        report: impl FnOnce(CheckpointId, Result<(Written, u64), String>) + Send + 'static,
+        report: impl FnOnce(CheckpointId, Result<StoredImage, String>) + Send + 'static,
     ) {
         self.0.retain(|writer| !writer.is_finished());
         self.0.push(thread::spawn(move || report(task.checkpoint, task.run(&*store))));
@@ -263,6 +284,7 @@ mod tests {
             description: b"abcd".to_vec(),
             output: None,
             directory: folder.join("job/checkpoint-1"),
+            times: None,
             limited: true,
         }
     }
@@ -290,7 +312,7 @@ mod tests {
         let task = task(&folder);
         assert_eq!(task.run(&Half(true, Duration::ZERO)).unwrap_err(), "no room");
         assert_eq!(fs::read_dir(&task.directory).unwrap().count(), 0);
-        assert_eq!(task.run(&Half(false, Duration::ZERO)).unwrap().0.bytes, 4);
+        assert_eq!(task.run(&Half(false, Duration::ZERO)).unwrap().written.bytes, 4);
         let names: Vec<_> =
             fs::read_dir(&task.directory).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, ["rank-3.img"]);

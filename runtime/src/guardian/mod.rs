@@ -10,6 +10,7 @@ pub(crate) mod checkpoints;
 pub(crate) mod exit_report;
 pub(crate) mod failpoints;
 pub mod images;
+mod lost_time;
 pub(crate) mod output;
 pub(crate) mod output_forwarding;
 pub(crate) mod output_offsets;
@@ -20,7 +21,8 @@ pub(crate) mod recovery;
 
 use crate::guardian::adopted::Adopted;
 use crate::guardian::exit_report::ExitReporter;
-use crate::guardian::images::{ImageStore, RestartInfo, Writers, Written};
+use crate::guardian::images::{ImageStore, RestartInfo, StoredImage, Writers};
+use crate::guardian::lost_time::ThreadTimes;
 use crate::guardian::output::Output;
 use crate::guardian::output_offsets::STREAMS;
 use crate::guardian::rank::GuardedRank;
@@ -75,7 +77,7 @@ const LAST_IMAGE_MAX: Duration = Duration::from_secs(2);
 /// What threads of the guardian report.
 enum ThreadReport {
     Agent(Result<UnixStream, String>),
-    Written(CheckpointId, Result<(Written, u64), String>),
+    Written(CheckpointId, Result<StoredImage, String>),
 }
 
 /// Sends reports of threads, and wakes the guardian.
@@ -112,6 +114,8 @@ struct Guardian {
     agents_left: u32,
     rank: GuardedRank,
     writers: Writers,
+    /// Times of the program's threads when its last image was stored.
+    times: Option<ThreadTimes>,
     /// The program has failed; the coordinator decides whether it is restarted.
     failure: Option<Failure>,
     /// The program that orted had started was restarted from an image.
@@ -228,6 +232,7 @@ fn guard(
         agents_left: AGENTS_MAX,
         rank,
         writers: Writers::default(),
+        times: None,
         failure: None,
         restarted: false,
         via_daemon,

@@ -293,6 +293,7 @@ impl GuardedRank {
             description,
             output,
             directory,
+            times: None,
             limited,
         };
         self.images.push_back(task);

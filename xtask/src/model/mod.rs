@@ -28,7 +28,7 @@ pub struct ModelOptions {
     /// Memory that a rank's log may take, bytes
     #[arg(long, value_name = "BYTES", default_value_t = BUDGET)]
     budget: f64,
-    /// What a checkpoint costs the program: pause, and half of the time of storing
+    /// What a checkpoint costs the program: pause, and what it loses while images are stored
     #[arg(long, value_name = "SECS", default_value_t = 3.0)]
     checkpoint: f64,
     /// Until the ranks of a failed node run again
@@ -59,7 +59,7 @@ const RESTORE: f64 = 5.0;
 const QUEUE: f64 = 60.0;
 const NODE_MTBF_YEARS: f64 = 5.0;
 const YEAR: f64 = 365.25 * 24.0 * 3600.0;
-/// A checkpoint of 4 GiB a rank: pause and half of storing.
+/// A checkpoint of 4 GiB a rank: pause and what is lost beside storing.
 const CHECKPOINT: f64 = 3.0;
 
 const NODES: [f64; 4] = [10.0, 100.0, 1_000.0, 10_000.0];

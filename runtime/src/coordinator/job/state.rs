@@ -242,14 +242,21 @@ impl Job {
                     },
                 );
             }
-            FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, checksum } => {
+            FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, lost_ns, checksum } => {
                 let set = self.ranks.get(&rank).and_then(|r| r.set).unwrap_or_default().0;
                 let node = node.to_owned();
                 if let Some(state) = self.checkpoints.get_mut(&checkpoint) {
                     state.store_ns = state.store_ns.max(ns);
+                    state.lost_ns = state.lost_ns.max(lost_ns);
                     let image = Image { rank: rank.0, set, node, bytes, raw_bytes, checksum };
                     state.images.insert(rank, image);
                 }
+                let [lost_ms, of_ms] = [lost_ns, ns].map(|ns| ns.div_ceil(1_000_000));
+                let checkpoint_number = checkpoint.0;
+                self.input(
+                    now,
+                    Input::StoringCost { checkpoint: checkpoint_number, lost_ms, of_ms },
+                );
                 self.stored(now, rank, checkpoint);
             }
             FromNode::StoreFailed { rank, checkpoint, reason } => {

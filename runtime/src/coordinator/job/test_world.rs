@@ -70,10 +70,10 @@ impl World {
                 node,
                 FromNode::Frozen { rank, checkpoint, coordination_ns: 1, pause_ns: 1 },
             );
-            let (bytes, raw_bytes, ns, checksum) = (1, 1, 1, 1);
+            let (bytes, raw_bytes, ns, lost_ns, checksum) = (1, 1, 1, 0, 1);
             self.handle(
                 node,
-                FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, checksum },
+                FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, lost_ns, checksum },
             );
         }
         for (rank, (node, next)) in (0..).zip(NODES.into_iter().zip(["b", "c", "a"])) {
@@ -89,8 +89,11 @@ impl World {
         self.poll();
         let (rank, checkpoint) = (PeerId(rank), CheckpointId(checkpoint));
         self.handle(node, FromNode::Frozen { rank, checkpoint, coordination_ns: 1, pause_ns: 1 });
-        let (bytes, raw_bytes, ns, checksum) = (1, 1, 1, 1);
-        self.handle(node, FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, checksum });
+        let (bytes, raw_bytes, ns, lost_ns, checksum) = (1, 1, 1, 0, 1);
+        self.handle(
+            node,
+            FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, lost_ns, checksum },
+        );
         self.handle(node, FromNode::ImageReplicated { rank, checkpoint, node: next });
     }
 

@@ -14,8 +14,9 @@ fn clock(rank: u32, recorded: u64) -> FromNode {
 }
 
 fn image(rank: u32) -> FromNode {
-    let (rank, checkpoint, bytes, raw_bytes, ns, checksum) = (PeerId(rank), CHECKPOINT, 1, 1, 1, 1);
-    FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, checksum }
+    let (bytes, raw_bytes, ns, lost_ns, checksum) = (1, 1, 1, 0, 1);
+    let (rank, checkpoint) = (PeerId(rank), CHECKPOINT);
+    FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, lost_ns, checksum }
 }
 
 /// What the job is notified of only now.

@@ -158,7 +158,7 @@ impl Job {
             "event": "checkpoint_completed", "checkpoint": checkpoint.0, "bytes": bytes,
             "from_order_ms": pause_ms,
             "coordination_ns": state.coordination_ns, "pause_ns": state.pause_ns,
-            "store_ns": state.store_ns,
+            "store_ns": state.store_ns, "lost_ns": state.lost_ns,
         });
         self.log(event);
         let mut sets = BTreeSet::new();

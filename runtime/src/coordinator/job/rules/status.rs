@@ -143,6 +143,7 @@ impl Job {
             "coordination_ns": checkpoint.coordination_ns,
             "pause_ns": checkpoint.pause_ns,
             "store_ns": checkpoint.store_ns,
+            "lost_ns": checkpoint.lost_ns,
             "held": self.held(id),
         })
     }

@@ -15,6 +15,8 @@ pub(crate) struct CheckpointState {
     pub(crate) coordination_ns: u64,
     pub(crate) pause_ns: u64,
     pub(crate) store_ns: u64,
+    /// What the rank that lost most while its image was stored has lost.
+    pub(crate) lost_ns: u64,
     pub(crate) complete: bool,
     pub(crate) problem: String,
 }
@@ -39,6 +41,7 @@ impl CheckpointState {
             coordination_ns: 0,
             pause_ns: 0,
             store_ns: 0,
+            lost_ns: 0,
             complete: false,
             problem: String::new(),
         }

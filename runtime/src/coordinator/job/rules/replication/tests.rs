@@ -92,8 +92,11 @@ impl World {
 
     fn stored(&mut self, rank: u32, node: &str, checkpoint: u64) {
         let (rank, checkpoint) = (PeerId(rank), CheckpointId(checkpoint));
-        let (bytes, raw_bytes, ns, checksum) = (1, 1, 1, 1);
-        self.handle(node, FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, checksum });
+        let (bytes, raw_bytes, ns, lost_ns, checksum) = (1, 1, 1, 0, 1);
+        self.handle(
+            node,
+            FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, lost_ns, checksum },
+        );
     }
 
     fn image_replicated(&mut self, rank: u32, from: &str, to: &str, checkpoint: u64) {
