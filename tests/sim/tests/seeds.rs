@@ -26,10 +26,10 @@ fn checkpoints() {
 
 #[test]
 fn replay() {
-    run_many(Tier::Replay, 4000);
+    run_many(Tier::Replay, 2500);
 }
 
 #[test]
 fn piggyback() {
-    run_many(Tier::Piggyback, 4000);
+    run_many(Tier::Piggyback, 2000);
 }
