@@ -41,6 +41,7 @@ static void execute(const char *order)
 {
     const char *value;
     if (0 == strcmp(RUSTBTL_KEY_END, order)) {
+        mca_errmgr_correlated_loss_recovered(); /* nobody waits for processes of a lost node */
         mca_errmgr_correlated_end_job(protected_job);
     } else if (NULL != (value = after(order, RUSTBTL_KEY_FAIL))) {
         mca_errmgr_correlated_loss_failed(value);

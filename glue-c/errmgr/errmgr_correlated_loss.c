@@ -7,7 +7,9 @@
  *    connection, the end of the rsh client, messages that cannot be sent.
  * 2. Open MPI handles all but the loss of a running node of a job that can be recovered.
  * 3. An exit code that only comes from a lost daemon is not the job's.
- * 4. A process of the job that is ended by a signal is its guardian: killed alone, or with a
+ * 4. Processes of a lost node count as ended when the coordinator has decided, not before: if they
+ *    were the last ones mpirun would end with exit code 0, though nobody can repeat what they did.
+ * 5. A process of the job that is ended by a signal is its guardian: killed alone, or with a
  *    program that is not restarted. The coordinator knows which; until it decides nothing is done.
  */
 #include "errmgr_correlated.h"
@@ -24,6 +26,9 @@ static orte_state_cbfunc_t stock_comm_failed = NULL;
 static orte_state_cbfunc_t stock_error = NULL;
 /* A loss was reported to the coordinator, which has not reported yet how it ends. */
 static bool open_loss = false;
+/* Lost daemons, by rank, about whose processes the coordinator has not decided. */
+static opal_bitmap_t undecided;
+static bool have_undecided = false;
 /* Starts another coordinator. */
 static bool (*coordinator_failover)(void) = NULL;
 
@@ -99,6 +104,11 @@ static bool node_lost(const orte_process_name_t *name)
     }
     mca_errmgr_correlated_set_lost(name, (int) daemons->num_procs);
     open_loss = true;
+    if (!have_undecided) {
+        OBJ_CONSTRUCT(&undecided, opal_bitmap_t);
+        have_undecided = OPAL_SUCCESS == opal_bitmap_init(&undecided, (int) daemons->num_procs);
+    }
+    (void) opal_bitmap_set_bit(&undecided, correlated_rank(name));
     ORTE_FLAG_UNSET(daemon, ORTE_PROC_FLAG_ALIVE);
     /* Otherwise the next message to all daemons ends mpirun, and so does the wait for their end. */
     correlated_route_lost(name);
@@ -106,16 +116,35 @@ static bool node_lost(const orte_process_name_t *name)
     if (ORTE_PROC_STATE_FAILED_TO_START != daemon->state) {
         daemons->num_terminated++;
     }
+    return true;
+}
+
+/* Its processes have ended, and were not aborted: no failure is to be reported. */
+static void processes_have_ended(const orte_job_t *job, const orte_proc_t *daemon)
+{
     for (int i = 0; i < job->procs->size; i++) {
         orte_proc_t *proc = opal_pointer_array_get_item(job->procs, i);
         if (runs_on(proc, daemon)) {
-            /* Ended like this, and not aborted: no failure is to be reported. */
             proc->exit_code = 0;
             ORTE_ACTIVATE_PROC_STATE(&proc->name, ORTE_PROC_STATE_WAITPID_FIRED);
             ORTE_ACTIVATE_PROC_STATE(&proc->name, ORTE_PROC_STATE_IOF_COMPLETE);
         }
     }
-    return true;
+}
+
+/* Those of all nodes about which is decided now. */
+static void lost_have_ended(void)
+{
+    const orte_job_t *job = mca_errmgr_correlated_protected_job();
+    orte_job_t *daemons = correlated_daemons();
+    for (int i = 0; have_undecided && NULL != job && NULL != daemons && i < daemons->procs->size;
+         i++) {
+        const orte_proc_t *daemon = opal_pointer_array_get_item(daemons->procs, i);
+        if (NULL != daemon && opal_bitmap_is_set_bit(&undecided, i)) {
+            (void) opal_bitmap_clear_bit(&undecided, i);
+            processes_have_ended(job, daemon);
+        }
+    }
 }
 
 /* Does this error of a daemon mean that its node is lost? */
@@ -324,6 +353,7 @@ void mca_errmgr_correlated_loss_failed(const char *reason)
 void mca_errmgr_correlated_loss_recovered(void)
 {
     open_loss = false;
+    lost_have_ended();
 }
 
 bool mca_errmgr_correlated_loss_is_open(void)
@@ -353,5 +383,9 @@ void mca_errmgr_correlated_loss_close(void)
         OBJ_DESTRUCT(&pending_exit_codes);
         OBJ_DESTRUCT(&tolerated);
         have_pending = false;
+    }
+    if (have_undecided) {
+        OBJ_DESTRUCT(&undecided);
+        have_undecided = false;
     }
 }

@@ -18,6 +18,12 @@ const ITERATIONS: u64 = 300;
 /// Where programs wait, the ring until sets were rolled back.
 const GATE: u64 = 100;
 
+/// All have left MPI_Finalize, and the last rank is not done: it waits for a minute.
+const NOT_DONE: Program = Program {
+    name: "the last rank is not done",
+    what: What::Hash { source: "after_finish.c", iterations: 300, arguments: &["/no/gate"] },
+};
+
 /// Of four ranks three are in MPI_Finalize, and rank 0 is not.
 const FINALIZE: [(&str, Shape, &[&str]); 4] = [
     ("a program that is in it is killed: 2 × 2", (2, 2), &["--kill-rank-after-finishing", "3@3"]),
@@ -72,6 +78,14 @@ pub fn run(tier: &mut Tier) {
             finalize(shape, faults)
         });
     }
+    tier.check(
+        "failures in phases: after MPI_Finalize a node is killed: no success: 2 × 1",
+        || after_finish("ended@1=KILL/node:1"),
+    );
+    tier.check(
+        "failures in phases: after MPI_Finalize a daemon is ended: no success: 2 × 1",
+        || after_finish("ended@1=INT/daemon:1"),
+    );
     for (title, shape, faults, times) in OF_SETS {
         let every = ["--mca", "vprotocol_correlated_set_checkpoint_interval", "0.3"];
         tier.check(&format!("failures in phases: {title}"), || {
@@ -115,6 +129,19 @@ fn finalize(shape: Shape, faults: &[&str]) -> Result<()> {
     let in_it = finishing.is_some() && finishing < events.find("\"set_rollback\"");
     outcome.must(in_it, "nobody was in MPI_Finalize")?;
     must_be_clean(&outcome)
+}
+
+/// What a rank does after MPI_Finalize nobody can repeat: if its node is lost then, the job has not
+/// succeeded, although all others have ended.
+fn after_finish(fault: &str) -> Result<()> {
+    let scratch = Scratch::new("after-finish")?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    let job = workloads::protected(NOT_DONE.job((2, 1), ITERATIONS, &scratch)?, &checkpoints);
+    let outcome = job.with(&["--signal-at-event", fault]).run()?;
+    outcome.must(outcome.code != 0, "exit code 0, though a rank was lost")?;
+    outcome.must(!outcome.stdout.contains("SUM"), "the last rank was done")?;
+    let said = outcome.stderr.contains("all ranks were past MPI_Finalize");
+    outcome.must(said, "nothing says what was lost")
 }
 
 /// The ring cannot end before sets were rolled back so often.
