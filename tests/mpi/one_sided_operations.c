@@ -8,7 +8,7 @@
 
 enum { N = 9, SIZE_MAX_BYTES = 32, ROOM = N * SIZE_MAX_BYTES };
 
-enum class { INTEGER, UNSIGNED, FLOATING, COMPLEX, LOGICAL, BYTES, PAIR, CHARACTER };
+enum class { INTEGER, UNSIGNED, FORTRAN, FLOATING, COMPLEX, LOGICAL, BYTES, PAIR, CHARACTER };
 
 struct kind {
     MPI_Datatype type;
@@ -173,7 +173,7 @@ static void make_kinds(void)
         KIND(MPI_AINT, INTEGER, aint, MPI_Aint),
         KIND(MPI_OFFSET, INTEGER, offset, MPI_Offset),
         KIND(MPI_COUNT, INTEGER, count, MPI_Count),
-        KIND(MPI_INTEGER, INTEGER, i32, int32_t),
+        KIND(MPI_INTEGER, FORTRAN, i32, int32_t),
         KIND(MPI_FLOAT, FLOATING, float, float),
         KIND(MPI_DOUBLE, FLOATING, double, double),
         KIND(MPI_LONG_DOUBLE, FLOATING, ldouble, long double),
@@ -218,7 +218,7 @@ static bool allowed(enum class class, int op)
     case BAND:
     case BOR:
     case BXOR:
-        return class == INTEGER || class == UNSIGNED || class == BYTES;
+        return class <= FORTRAN || class == BYTES;
     case MINLOC:
     case MAXLOC:
         return class == PAIR;
@@ -320,8 +320,9 @@ static enum way way;
 /* What stock Open MPI 4.1.4 (osc/pt2pt) aborts at, or does wrong. */
 static bool stock_aborts(const struct kind *kind, int op)
 {
-    return kind->class == PAIR && kind->type != MPI_2INT && kind->type != MPI_FLOAT_INT &&
-           op != REPLACE && op != NO_OP && stock_fails("MINLOC and MAXLOC on padded pairs");
+    bool padded = kind->class == PAIR && kind->type != MPI_2INT && kind->type != MPI_FLOAT_INT;
+    bool located = op == MINLOC || op == MAXLOC;
+    return padded && (located || way != FETCH) && stock_fails("padded pairs");
 }
 
 static void body(struct window *w)
