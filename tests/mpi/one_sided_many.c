@@ -1,4 +1,4 @@
-/* ranks: 1,2,3,4 ; nodes: 1,2,3 ; stock args: --mca osc pt2pt */
+/* ranks: 1,2,3,4 ; nodes: 1,2,3 ; args: | left ; stock args: --mca osc pt2pt */
 /* Windows made and freed again and again, so that context ids come back at once; many at the same
  * time, with traffic on all of them; freed in another order than made, while other ranks are still
  * in MPI_Win_free. MPI 3.1 section 11.2.5. */

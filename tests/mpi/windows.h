@@ -39,7 +39,7 @@ UNUSED static bool on_one_node(MPI_Comm comm)
     return here == all;
 }
 
-/* False if there can be no such window: shared memory of ranks on several nodes. */
+/* A window of zeros. False if there can be none: shared memory of ranks on several nodes. */
 UNUSED static bool window_open(struct window *w, enum flavour flavour, MPI_Comm comm,
                                MPI_Aint bytes, int unit)
 {
@@ -73,6 +73,9 @@ UNUSED static bool window_open(struct window *w, enum flavour flavour, MPI_Comm 
         MPI_Get_address(w->base, &mine);
         MPI_Allgather(&mine, 1, MPI_AINT, w->start, 1, MPI_AINT, comm);
     }
+    if (flavour == ALLOCATE || flavour == SHARED)
+        memset(w->base, 0, (size_t)bytes);
+    MPI_Barrier(comm); /* nobody accesses it before it is all zeros */
     return true;
 }
 
