@@ -145,7 +145,7 @@ static void run(enum mode mode, int bytes, int repeats)
     if (me == 0 || is_of_all(mode)) {
         double unused = 1e9, once = measure(mode, bytes, 20, &unused) * operations_in(mode);
         rounds = once > 0 ? (int) (0.02 / once) : 1000;
-        rounds = rounds < 5 ? 5 : rounds > 20000 ? 20000 : rounds;
+        rounds = rounds < 2 * STRETCH ? 2 * STRETCH : rounds > 20000 ? 20000 : rounds;
     }
     if (is_of_all(mode))
         MPI_Bcast(&rounds, 1, MPI_INT, 0, MPI_COMM_WORLD);
