@@ -51,7 +51,7 @@ static void told(struct window *w)
     int target = (me + 1) % np, reader = (me + 2) % np, from = (me + 2 * np - 2) % np;
     int there = (from + 1) % np;
     long x, y, number;
-    for (int round = 0; round < 60; round++) {
+    for (int round = 0; round < 25; round++) {
         STEP("%s: told by a message, round %d", flavour_name[w->flavour], round);
         x = me * 1000 + round;
         MPI_Put(&x, 1, MPI_LONG, target, at(w, target, 8 * (round % 2)), 1, MPI_LONG, w->win);
@@ -75,7 +75,7 @@ static void owner_told(struct window *w)
 {
     int next = (me + 1) % np, previous = (me + np - 1) % np;
     long x, number, *mine = (long *)w->base;
-    for (int round = 0; round < 60; round++) {
+    for (int round = 0; round < 25; round++) {
         STEP("%s: the owner is told, round %d", flavour_name[w->flavour], round);
         x = me * 1000 + round;
         MPI_Put(&x, 1, MPI_LONG, next, at(w, next, 80), 1, MPI_LONG, w->win);
