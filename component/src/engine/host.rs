@@ -6,6 +6,8 @@ use crate::engine::burst::Burst;
 use crate::engine::logged_sends::COPIED_FIRST_BYTES;
 use crate::engine::transmit::transmit;
 use crate::engine::transport_set::{Route, TransportSet};
+use crate::engine::windows::Windows;
+use crate::engine::windows::messages::{Stream, lane_of};
 use crate::ffi::operation::Op;
 use crate::ffi::table::{Glue, Name};
 use crate::ffi::verbose;
@@ -85,6 +87,8 @@ pub struct EngineHost {
     pub endpoints: BTreeMap<PeerId, crate::peers::endpoint::Endpoint>,
     /// Which communicator of those that were given the same context id.
     instances: Instances,
+    /// Windows of one-sided communication.
+    pub windows: Windows,
     /// Outcomes of nondeterministic calls.
     pub record: RecorderState,
     /// What the program has read of the time.
@@ -129,6 +133,7 @@ impl EngineHost {
             incarnation: Incarnation(0),
             endpoints: BTreeMap::new(),
             instances: Instances::default(),
+            windows: Windows::default(),
             record: RecorderState::default(),
             wtime: ProgramClock::default(),
             reported_log_full: false,
@@ -554,6 +559,25 @@ impl Host for EngineHost {
         if self.settle(token) {
             self.end(token);
         }
+    }
+
+    #[cold]
+    fn direct_message(&mut self, context: ContextId, source: CommRank, tag: i32, payload: &[u8]) {
+        let stream = Stream { window: context, from: source, lane: lane_of(tag) };
+        self.windows.inbox.arrived(stream, payload);
+    }
+
+    #[cold]
+    fn direct_buffer(
+        &mut self,
+        context: ContextId,
+        source: CommRank,
+        tag: i32,
+        bytes: u64,
+    ) -> Option<(Op, Op)> {
+        let stream = Stream { window: context, from: source, lane: lane_of(tag) };
+        let op = self.windows.inbox.announced(stream, bytes)?;
+        Some((op, op))
     }
 
     fn receive_id_assigned(&mut self, mut token: Op, receive: ReceiveId) {

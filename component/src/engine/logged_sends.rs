@@ -107,9 +107,13 @@ impl EngineHost {
     /// Tell of the end of an operation.
     #[inline]
     pub fn end(&mut self, op: Op) {
-        if op.on_stack() && !self.threads {
+        // A replay may hold it, or somebody else than the program be inside: then it is told later.
+        if op.on_stack() && self.completes_at_once {
             op.set_complete();
             return;
+        }
+        if op.is_of_window() {
+            return self.windows.completed(op);
         }
         // SAFETY: the operation is complete and its fields are filled; this does not call back.
         if self.completes_at_once && unsafe { (self.glue.complete_now)(op.as_ptr()) } != 0 {

@@ -85,6 +85,9 @@ impl Shared {
     fn deliver_all(&'static self, entered: EngineGuard) {
         let mut entered = entered;
         loop {
+            if entered.host.windows.holds {
+                return;
+            }
             let next: Option<Op> = entered.host.done.pop_front();
             drop(entered);
             let Some(op) = next else { return };
@@ -155,7 +158,7 @@ impl DerefMut for ExclusiveGuard {
 
 impl Drop for ExclusiveGuard {
     fn drop(&mut self) {
-        self.host.completes_at_once = !self.0.threads;
+        self.host.completes_at_once = self.host.completes_at_once_inside();
         self.0.lock.give_back();
     }
 }

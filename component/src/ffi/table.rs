@@ -19,6 +19,11 @@ pub const ON_STACK: u32 = 0;
 /// `Operation::kind`: part of an MPI request.
 pub const IN_REQUEST: u32 = 1;
 
+/// `Operation::kind`: fetches data from a window; `outcome` is an error of `enum rustbtl_rma`.
+pub const FETCHES: u32 = 2;
+/// `Operation::kind`: a message of one-sided communication. Only in Rust.
+pub const OF_WINDOW: u32 = 3;
+
 /// `Operation::outcome`: the message was longer than the buffer.
 pub const TRUNCATED: u32 = 1;
 /// `Operation::outcome`: the receive was cancelled.

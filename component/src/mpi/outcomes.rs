@@ -159,6 +159,10 @@ pub unsafe fn probe(
     how: u32,
     found: *mut Envelope,
 ) -> i32 {
+    if driver.host.windows.holds {
+        // Whatever there is, it is not to be known yet.
+        return PROBE_WAIT;
+    }
     let claims = how & PROBE_CLAIM != 0;
     let comm = CommId(comm);
     let (code, envelope) = if !claims && how & PROBE_BLOCKS != 0 && source != Source::Any {
