@@ -19,6 +19,7 @@ use crate::determinants::set_order::{
 };
 use crate::engine::driver_state::Driver;
 use crate::engine::host::EngineHost;
+use crate::ffi::table::ANY;
 use crate::sync::checkpoint_signals;
 use crate::sync::checkpoint_signals::report_divergence;
 use crate::transports::set_memory::Entry;
@@ -222,6 +223,7 @@ impl Driver {
 
     /// The answer to a question; None: it found nothing.
     pub fn record_outcome(&mut self, question: NondetCall, outcome: Option<Outcome>) {
+        self.count_action(ANY);
         let decisions = &mut self.host.record.decisions;
         match outcome {
             None => decisions.record_nothing(question),
@@ -270,6 +272,7 @@ impl Driver {
         match self.host.record.ask(question) {
             Ok(ask) => {
                 if ask == ReplayDecision::ReportNothing {
+                    self.count_action(ANY);
                     self.update_slow_path();
                 }
                 ask

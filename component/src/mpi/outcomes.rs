@@ -5,6 +5,7 @@ use crate::engine::driver_state::Driver;
 use crate::engine::shared::shared;
 use crate::ffi::operation::Op;
 use crate::ffi::table::{Envelope, Operation};
+use crate::progress::wait::wait_until;
 use rustbtl_coordination::determinants::{CallKind, NondetCall, Outcome, ReplayDecision};
 use rustbtl_fragments::engine::{Source, TagMatch};
 use rustbtl_fragments::host::Status;
@@ -52,6 +53,11 @@ pub unsafe extern "C" fn rustbtl_nondet_call(
 ) -> i32 {
     let shared = shared();
     let mut driver = shared.enter();
+    if driver.host.windows.holds {
+        drop(driver);
+        wait_until(shared, |driver| (!driver.host.windows.holds).then_some(()));
+        driver = shared.enter();
+    }
     let question = question(call, active);
     let code = match driver.replay_decision(question) {
         ReplayDecision::Execute => EXECUTE,

@@ -5,7 +5,7 @@ use crate::engine::backoff::Sleep;
 use crate::engine::deferred_receives;
 use crate::engine::detached_sends;
 use crate::engine::driver_state::Unposted;
-use crate::engine::shared::Shared;
+use crate::engine::shared::{EngineGuard, Shared};
 use crate::ffi::operation::Op;
 use crate::ffi::table::{DONE, PENDING};
 use crate::os;
@@ -131,6 +131,34 @@ fn wait_crowded(shared: &'static Shared, op: Op) -> i32 {
             unsafe { (shared.glue.progress)() };
         }
         give_way(shared);
+    }
+}
+
+/// Wait for what no operation shows. `ask` is called with the right to touch the process, at least
+/// once, each time after a poll.
+pub fn wait_until<T>(
+    shared: &'static Shared,
+    mut ask: impl FnMut(&mut EngineGuard) -> Option<T>,
+) -> T {
+    let mut turn = 0u32;
+    loop {
+        let mut entered = shared.enter();
+        entered.post_late();
+        let happened = entered.poll() > 0;
+        let answer = ask(&mut entered);
+        let patience = entered.idle.spin_limit(&shared.glue);
+        shared.deliver(entered);
+        if let Some(answer) = answer {
+            return answer;
+        }
+        turn = turn.wrapping_add(1);
+        if turn.is_multiple_of(PROGRAM_POLLS) {
+            // SAFETY: nothing is borrowed; it comes back into rustbtl_progress.
+            unsafe { (shared.glue.progress)() };
+        }
+        if !happened && turn >= patience {
+            give_way(shared);
+        }
     }
 }
 
