@@ -322,6 +322,8 @@ impl Driver {
 
     /// Is the replay complete (`ReplayComplete`)?
     pub fn replay_is_complete(&self) -> bool {
-        !self.host.record.decisions.has_outcomes_to_replay() && self.engine.is_replay_complete()
+        !self.host.record.decisions.has_outcomes_to_replay()
+            && self.host.windows.rma.is_record_applied()
+            && self.engine.is_replay_complete()
     }
 }
