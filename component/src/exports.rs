@@ -218,8 +218,7 @@ pub unsafe extern "C" fn rustbtl_receive_claimed(operation: *mut Operation, mess
     let message = MessageId(message);
     let outcome = driver.timed(|engine, host| engine.receive_claimed(host, message, op, op));
     driver.host.push();
-    let code = outcome
-        .map_or(FAILED, |outcome| received_slow_path(&mut driver, outcome, &mut op));
+    let code = outcome.map_or(FAILED, |outcome| received_slow_path(&mut driver, outcome, &mut op));
     shared.deliver(driver);
     code
 }

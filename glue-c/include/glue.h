@@ -438,6 +438,8 @@ uint32_t rustbtl_restarts(void);
 #define RUSTBTL_WINDOW_SHARED_MEMORY 2    /* in memory that its ranks share */
 /* The same, and what they do there depends on who comes first; no comm. */
 #define RUSTBTL_WINDOW_NONDETERMINISTIC 3
+/* It is ours, and threads may use it at the same time; no comm. */
+#define RUSTBTL_WINDOW_THREADS 4
 void rustbtl_window(int32_t how, void *comm, uint32_t size);
 /* One-sided communication. All give a number of enum rustbtl_rma. `target` -1: all. */
 int32_t rustbtl_window_make(const rustbtl_window_setup_t *setup, uint32_t *window);

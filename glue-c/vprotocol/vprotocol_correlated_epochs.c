@@ -58,6 +58,9 @@ typedef int32_t (*with_ranks_t)(uint32_t window, const uint32_t *ranks, uint32_t
 static int with_group(with_ranks_t call, struct ompi_group_t *group, struct ompi_win_t *win)
 {
     mca_osc_correlated_window_t *window = correlated_window(win);
+    if (NULL == group || MPI_GROUP_NULL == group) {
+        return MPI_ERR_GROUP; /* Open MPI does not look */
+    }
     uint32_t *ranks = ranks_of(group, window);
     if (NULL == ranks) {
         return OMPI_ERR_OUT_OF_RESOURCE;

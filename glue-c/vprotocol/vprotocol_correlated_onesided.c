@@ -229,9 +229,6 @@ static int shared_query(struct ompi_win_t *win, int rank, size_t *size, int *uni
     *size = (size_t) window->bytes[rank];
     *unit = (int) window->units[rank];
     *(void **) base = NULL == window->bases ? window->memory : window->bases[rank];
-    if (0 == *size) {
-        *(void **) base = NULL;
-    }
     return OMPI_SUCCESS;
 }
 
@@ -331,6 +328,12 @@ static int component_select(struct ompi_win_t *win, void **base, size_t size, in
     char name[MPI_MAX_OBJECT_NAME];
     (void) snprintf(name, sizeof(name), "correlated window %u", correlated_context(window->comm));
     (void) ompi_win_set_name(win, name);
+    if (MPI_WIN_FLAVOR_SHARED == flavor && 1 < window->size) {
+        rustbtl_window(RUSTBTL_WINDOW_SHARED_MEMORY, comm, (uint32_t) window->size);
+    }
+    if (mca_vprotocol_correlated_threads) {
+        rustbtl_window(RUSTBTL_WINDOW_THREADS, NULL, 0);
+    }
     return OMPI_SUCCESS;
 }
 

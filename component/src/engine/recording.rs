@@ -14,8 +14,8 @@ use crate::determinants::journal::Journal;
 use crate::determinants::outbox::{outbox, put};
 use crate::determinants::recorder::{Place, RecorderState, counts, flush_soon, order};
 use crate::determinants::set_order::{
-    BASE, COUNTS, DEFERRED, HELD, PATIENT, PATIENT_WAITS, REPLAY, RUN, SLOW_PATH, WINDOWS, of_program,
-    rustbtl_epoch, rustbtl_recording,
+    BASE, COUNTS, DEFERRED, HELD, PATIENT, PATIENT_WAITS, REPLAY, RUN, SLOW_PATH, WINDOWS,
+    of_program, rustbtl_epoch, rustbtl_recording,
 };
 use crate::engine::driver_state::Driver;
 use crate::engine::host::EngineHost;

@@ -17,6 +17,8 @@ use rustbtl_fragments::ids::CommId;
 const PROGRAM_POLLS: u32 = 16;
 /// Where processors are shared: turns of one poll each between two of these calls.
 const TURNS_OVERSUBSCRIBED: u32 = 32;
+/// So many calls in a row may find nothing before others get the processor, where it is shared.
+const FRUITLESS_CALLS: u32 = 4;
 /// With threads: polls before the thread goes to sleep where the others are.
 const LOOKS_THREADS: u32 = 200;
 
@@ -149,6 +151,9 @@ pub fn wait_until<T>(
         let patience = entered.idle.spin_limit(&shared.glue);
         shared.deliver(entered);
         if let Some(answer) = answer {
+            if !happened {
+                let_others_run(shared);
+            }
             return answer;
         }
         turn = turn.wrapping_add(1);
@@ -159,6 +164,21 @@ pub fn wait_until<T>(
         if !happened && turn >= patience {
             give_way(shared);
         }
+    }
+}
+
+/// A call has found nothing new and returns. Programs ask in loops: those that they wait for may
+/// need this processor.
+fn let_others_run(shared: &'static Shared) {
+    let mut entered = shared.enter();
+    if !entered.idle.shares_processors(&shared.glue) {
+        return;
+    }
+    entered.fruitless = entered.fruitless.wrapping_add(1);
+    let gives_way = entered.fruitless > FRUITLESS_CALLS;
+    drop(entered);
+    if gives_way {
+        give_way(shared);
     }
 }
 

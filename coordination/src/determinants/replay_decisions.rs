@@ -15,8 +15,8 @@
 //! * D5 What was read from clocks is recorded before the next match, run and outcome: the program's
 //!   calls may depend on it, so none of them is ever known without it.
 
-use super::{CLOCKS, ClockReadings, Readings, Ticks};
 use super::{AppliedRun, CallKind, Determinant, NondetCall, Outcome, ProgramTime, mix};
+use super::{CLOCKS, ClockReadings, Readings, Ticks};
 use core::fmt;
 use rustbtl_fragments::engine::ReplayDeterminants;
 use rustbtl_fragments::ids::{MessageName, ReceiveName};

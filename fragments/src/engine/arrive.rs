@@ -1,9 +1,7 @@
 //! Frames that arrive.
 
 use super::replay::{message_name, receive_name};
-use super::state::{
-    Announced, Comm, LinkState, PendingReceive, Progress, UnexpectedMessage,
-};
+use super::state::{Announced, Comm, LinkState, PendingReceive, Progress, UnexpectedMessage};
 use super::{Engine, FrameError, Host, UnpostedReceive};
 use crate::host::{DIRECT_TAGS, Status};
 use crate::ids::{CommRank, ContextId, MessageSeq, PeerId, SendId};
@@ -142,7 +140,15 @@ impl<H: Host> Engine<H> {
             let status = self.deliver(host, &mut receive.buffer, key, payload);
             host.complete(receive.token, status);
         } else {
-            self.store_unexpected(host, key, from, header.sequence, payload.len() as u64, payload, None);
+            self.store_unexpected(
+                host,
+                key,
+                from,
+                header.sequence,
+                payload.len() as u64,
+                payload,
+                None,
+            );
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use rustbtl_fragments::ids::{CommId, ContextId};
 use rustbtl_rma::ids::OperationId;
 use rustbtl_rma::machine::{Limits, Rma};
 use rustbtl_rma::wire::PART_BYTES_MAX;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Packed bytes of an operation in one message. Those that a target keeps for their epoch are
 /// memory of the target.
@@ -53,6 +53,8 @@ pub struct Windows {
     pub rma: Rma,
     pub(crate) inbox: Inbox,
     pub(crate) comms: BTreeMap<ContextId, CommId>,
+    /// Windows that others may access while the program computes.
+    pub(crate) served: BTreeSet<ContextId>,
     pub(crate) results: BTreeMap<OperationId, FetchedInto>,
     /// Own messages that the engine has done with.
     pub(crate) finished: Vec<Op>,
@@ -66,6 +68,7 @@ impl Default for Windows {
             rma: Rma::new(Limits { part_bytes_max: PART_BYTES }),
             inbox: Inbox::default(),
             comms: BTreeMap::new(),
+            served: BTreeSet::new(),
             results: BTreeMap::new(),
             finished: Vec::new(),
             holds: false,
@@ -78,6 +81,12 @@ impl Windows {
     #[inline]
     pub fn has_news(&self) -> bool {
         self.inbox.has_ready() || !self.finished.is_empty() || self.holds
+    }
+
+    /// Does somebody have to look for messages while the program computes?
+    #[inline]
+    pub fn are_served(&self) -> bool {
+        !self.served.is_empty()
     }
 
     /// An operation of an own message, or of one that is coming, is complete.

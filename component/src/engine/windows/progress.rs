@@ -84,8 +84,11 @@ impl Driver {
     /// The process was restored from an image. `applied`: what it had applied after that.
     pub(crate) fn replay_windows(&mut self, applied: Vec<AppliedRun>) {
         let rma = &mut self.host.windows.rma;
-        let runs = applied.into_iter().map(|AppliedRun { window, source, count, tick }| {
-            Applied { window, source, count, tick: Tick(tick) }
+        let runs = applied.into_iter().map(|AppliedRun { window, source, count, tick }| Applied {
+            window,
+            source,
+            count,
+            tick: Tick(tick),
         });
         if self.replaying {
             rma.resume_replay(runs);
@@ -170,8 +173,7 @@ impl Driver {
         let (tag, bytes) = (tag_of(lane), op.bytes());
         self.host.allow_copy_later(false);
         let mode = Mode::Standard;
-        let sent =
-            self.timed(|engine, host| engine.send(host, comm, to, tag, mode, op, bytes, op));
+        let sent = self.timed(|engine, host| engine.send(host, comm, to, tag, mode, op, bytes, op));
         match sent {
             // SAFETY: the engine has done with it.
             Ok(SendOutcome::Complete) => drop(unsafe { message.take() }),
@@ -209,4 +211,3 @@ impl crate::engine::host::EngineHost {
         self.windows.results.insert(operation, into);
     }
 }
-

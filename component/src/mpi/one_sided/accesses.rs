@@ -127,8 +127,7 @@ pub unsafe extern "C" fn rustbtl_window_compare_and_swap(
     let (window, target) = (ContextId(window), CommRank(target));
     call(|driver| {
         let rma = &mut driver.host.windows.rma;
-        let issued =
-            rma.compare_and_swap(window, target, displacement, primitive, compare, new);
+        let issued = rma.compare_and_swap(window, target, displacement, primitive, compare, new);
         code(issued.map(|operation| {
             let buffer = ResultBuffer::Memory(result);
             driver.host.expect_data(operation, FetchedInto { buffer, first: 0 });

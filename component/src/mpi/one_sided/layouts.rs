@@ -99,9 +99,7 @@ fn blocks_of(primitive: Primitive, rows: &[Row]) -> Result<Vec<Block>, RmaError>
     let mut joined: Vec<Run> = Vec::new();
     for (at, count) in runs_of(primitive, rows)? {
         match joined.last_mut() {
-            Some((before, have))
-                if before.wrapping_add(step.wrapping_mul(*have as i64)) == at =>
-            {
+            Some((before, have)) if before.wrapping_add(step.wrapping_mul(*have as i64)) == at => {
                 *have += count;
             }
             _ => joined.push((at, count)),
@@ -113,9 +111,9 @@ fn blocks_of(primitive: Primitive, rows: &[Row]) -> Result<Vec<Block>, RmaError>
         if let Some(last) = blocks.last_mut()
             && last.length == length
         {
-            let end = last.displacement.wrapping_add(
-                last.stride.wrapping_mul(i64::from(last.repeats - 1)),
-            );
+            let end = last
+                .displacement
+                .wrapping_add(last.stride.wrapping_mul(i64::from(last.repeats - 1)));
             let distance = displacement.wrapping_sub(end);
             if last.repeats == 1 || last.stride == distance {
                 last.stride = distance;

@@ -1,6 +1,7 @@
 //! Windows are made and freed; memory is attached to dynamic ones.
 
 use crate::determinants::set_order::{SLOW_PATH, WINDOWS};
+use crate::engine::detached_sends;
 use crate::engine::shared::shared;
 use crate::ffi::table::{FAILED, WindowSetup};
 use crate::mpi::one_sided::{call, code};
@@ -44,6 +45,10 @@ pub unsafe extern "C" fn rustbtl_window_make(setup: *const WindowSetup, window: 
     let result = driver.host.windows.rma.create(name, made);
     if result.is_ok() {
         driver.host.windows.comms.insert(name, comm);
+        if setup.size > 1 && !no_locks {
+            driver.host.windows.served.insert(name);
+            detached_sends::count_call(&driver);
+        }
         SLOW_PATH.store(SLOW_PATH.load(Ordering::Relaxed) | WINDOWS, Ordering::Relaxed);
     }
     driver.progress_windows();
@@ -71,6 +76,7 @@ pub extern "C" fn rustbtl_window_free(window: u32) -> i32 {
         let result = driver.host.windows.rma.free(window);
         if result.is_ok() {
             driver.host.windows.comms.remove(&window);
+            driver.host.windows.served.remove(&window);
         }
         driver.update_slow_path();
         code(result)
@@ -88,7 +94,5 @@ pub extern "C" fn rustbtl_window_attach(window: u32, base: *mut u8, bytes: u64) 
 /// MPI_Win_detach.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_window_detach(window: u32, base: *const u8) -> i32 {
-    call(|driver| {
-        code(driver.host.windows.rma.detach(ContextId(window), base as u64).map(|_| ()))
-    })
+    call(|driver| code(driver.host.windows.rma.detach(ContextId(window), base as u64).map(|_| ())))
 }
