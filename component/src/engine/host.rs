@@ -77,6 +77,8 @@ pub struct EngineHost {
     /// The program's thread is inside, and there are no others: C may be notified of complete
     /// operations at once.
     pub completes_at_once: bool,
+    /// One of our own threads is inside, in the program's place.
+    pub(crate) is_taken: bool,
     /// Complete operations that C has not been notified of.
     pub done: VecDeque<Op>,
     /// Frames of a checkpoint that the state machine of the checkpoint has not seen.
@@ -128,6 +130,7 @@ impl EngineHost {
             burst: Burst::default(),
             copy_later: false,
             completes_at_once: !threads,
+            is_taken: false,
             done: VecDeque::with_capacity(256),
             checkpoint_frames: VecDeque::new(),
             incarnation: Incarnation(0),

@@ -74,7 +74,7 @@ impl Driver {
         let holds = self.host.windows.rma.holds_completions();
         if holds != self.host.windows.holds {
             self.host.windows.holds = holds;
-            self.host.completes_at_once = self.host.completes_at_once_inside();
+            self.host.set_completes_at_once();
         }
         if !holds && self.replaying {
             self.update_slow_path();
@@ -201,9 +201,9 @@ impl Driver {
 
 impl crate::engine::host::EngineHost {
     /// May C be notified of complete operations where they are complete? Not with threads, nor
-    /// while a replay holds completions.
-    pub(crate) fn completes_at_once_inside(&self) -> bool {
-        !self.threads && !self.windows.holds
+    /// where somebody else than the program is inside, nor while a replay holds completions.
+    pub(crate) fn set_completes_at_once(&mut self) {
+        self.completes_at_once = !self.threads && !self.is_taken && !self.windows.holds;
     }
 
     /// An operation that gets data is complete, for C, when its data is here.
