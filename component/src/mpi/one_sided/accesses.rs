@@ -120,10 +120,9 @@ pub unsafe extern "C" fn rustbtl_window_compare_and_swap(
     let known = u8::try_from(primitive).ok().and_then(Primitive::from_code);
     let Some(primitive) = known else { return code(Err(RmaError::Type)) };
     // SAFETY: the caller's promise.
-    let (compare, new) = unsafe {
-        let size = primitive.size();
-        (core::slice::from_raw_parts(compare, size), core::slice::from_raw_parts(new, size))
-    };
+    let compare = unsafe { core::slice::from_raw_parts(compare, primitive.size()) };
+    // SAFETY: the caller's promise.
+    let new = unsafe { core::slice::from_raw_parts(new, primitive.size()) };
     let (window, target) = (ContextId(window), CommRank(target));
     call(|driver| {
         let rma = &mut driver.host.windows.rma;

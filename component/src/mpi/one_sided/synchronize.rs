@@ -1,6 +1,7 @@
 //! Fences, post and start, locks, flushes. Each begins at the machine and waits here: poll, apply,
 //! ask (the driver's contract, rule 6).
 
+use crate::determinants::set_order::epoch;
 use crate::engine::driver_state::Driver;
 use crate::engine::shared::shared;
 use crate::mpi::one_sided::{call, code, ranks_of};
@@ -119,36 +120,61 @@ pub extern "C" fn rustbtl_window_wait(window: u32) -> i32 {
     wait_for(|rma| rma.wait(ContextId(window)))
 }
 
+/// What MPI_Win_test has found.
+enum Tested {
+    /// A snapshot was taken meanwhile: what was seen before is not to be reported.
+    Again,
+    Not,
+    Over(Result<(), RmaError>),
+}
+
+fn test(window: ContextId) -> Result<Tested, RmaError> {
+    let shared = shared();
+    let question = NondetCall { kind: CallKind::Test, arguments: u64::from(window.0) | 1 << 32 };
+    // Not `call`: a question ends no run of questions that found nothing.
+    let mut driver = shared.enter();
+    driver.post_late();
+    let begun = epoch();
+    let wait = driver.host.windows.rma.wait(window);
+    let decision = match driver.host.record.is_on() && wait.is_ok() {
+        true => driver.replay_decision(question),
+        false => ReplayDecision::Execute,
+    };
+    shared.deliver(driver);
+    let wait = wait?;
+    Ok(match decision {
+        ReplayDecision::ReportNothing => Tested::Not,
+        ReplayDecision::Await(_) => wait_until(shared, |driver| {
+            let over = poll(driver, &wait)?;
+            driver.record_outcome(question, Some(Outcome::Done));
+            Some(Tested::Over(over))
+        }),
+        ReplayDecision::Execute => wait_until(shared, |driver| {
+            if begun != epoch() {
+                return Some(Tested::Again);
+            }
+            let over = poll(driver, &wait);
+            if driver.host.record.is_on() {
+                driver.record_outcome(question, over.map(|_| Outcome::Done));
+            }
+            Some(over.map_or(Tested::Not, Tested::Over))
+        }),
+    })
+}
+
 /// MPI_Win_test. Its outcome is recorded, and replayed.
 ///
 /// # Safety
 /// `flag` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rustbtl_window_test(window: u32, flag: *mut i32) -> i32 {
-    let wait = match call(|driver| driver.host.windows.rma.wait(ContextId(window))) {
-        Err(error) => return code(Err(error)),
-        Ok(wait) => wait,
-    };
-    let arguments = u64::from(window) | 1 << 32;
-    let question = NondetCall { kind: CallKind::Test, arguments };
-    let decision = call(|driver| match driver.host.record.is_on() {
-        true => driver.replay_decision(question),
-        false => ReplayDecision::Execute,
-    });
-    let over = match decision {
-        ReplayDecision::ReportNothing => None,
-        ReplayDecision::Await(_) => Some(wait_until(shared(), |driver| {
-            let over = poll(driver, &wait)?;
-            driver.record_outcome(question, Some(Outcome::Done));
-            Some(over)
-        })),
-        ReplayDecision::Execute => wait_until(shared(), |driver| {
-            let over = poll(driver, &wait);
-            if driver.host.record.is_on() {
-                driver.record_outcome(question, over.map(|_| Outcome::Done));
-            }
-            Some(over)
-        }),
+    let over = loop {
+        match test(ContextId(window)) {
+            Err(error) => return code(Err(error)),
+            Ok(Tested::Again) => {}
+            Ok(Tested::Not) => break None,
+            Ok(Tested::Over(result)) => break Some(result),
+        }
     };
     // SAFETY: the caller's promise.
     if let Some(flag) = unsafe { flag.as_mut() } {

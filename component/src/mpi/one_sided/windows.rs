@@ -21,14 +21,11 @@ const DYNAMIC: u32 = 3;
 pub unsafe extern "C" fn rustbtl_window_make(setup: *const WindowSetup, window: *mut u32) -> i32 {
     // SAFETY: the caller's promise.
     let Some(setup) = (unsafe { setup.as_ref() }) else { return FAILED };
+    let size = setup.size as usize;
     // SAFETY: of as many as the communicator has ranks.
-    let (bytes, units) = unsafe {
-        let size = setup.size as usize;
-        (
-            core::slice::from_raw_parts(setup.bytes, size),
-            core::slice::from_raw_parts(setup.units, size),
-        )
-    };
+    let bytes = unsafe { core::slice::from_raw_parts(setup.bytes, size) };
+    // SAFETY: the same.
+    let units = unsafe { core::slice::from_raw_parts(setup.units, size) };
     let extents = bytes.iter().zip(units).map(|(&bytes, &unit)| Extent { bytes, unit }).collect();
     let flavor = match setup.flavor {
         CREATE => Flavor::Create,
