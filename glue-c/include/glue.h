@@ -20,7 +20,7 @@
 /* rustbtl_operation_t.kind */
 #define RUSTBTL_ON_STACK 0   /* a blocking call waits for `state` */
 #define RUSTBTL_IN_REQUEST 1 /* part of an MPI request: rustbtl_glue_complete */
-#define RUSTBTL_FETCHES 2    /* gets data of a window: rustbtl_glue_complete; `outcome`: rustbtl_rma */
+#define RUSTBTL_FETCHES 2    /* of a window: rustbtl_glue_complete; `outcome`: rustbtl_rma */
 
 /* rustbtl_operation_t.outcome */
 #define RUSTBTL_TRUNCATED 1u

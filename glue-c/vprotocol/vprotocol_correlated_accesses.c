@@ -11,7 +11,7 @@
 
 #include "ompi/op/op.h"
 
-/* ---- types ------------------------------------------------------------------------------------ */
+/* ---- types --------------------------------------------------------------------------------- */
 
 typedef struct {
     ompi_datatype_t *type;
@@ -212,7 +212,7 @@ static int pack_origin(rustbtl_access_t *access, const void *origin, int count,
     return rc;
 }
 
-/* ---- what is fetched -------------------------------------------------------------------------- */
+/* ---- what is fetched ----------------------------------------------------------------------- */
 
 typedef struct {
     ompi_request_t ompi;
@@ -303,7 +303,7 @@ static mca_osc_correlated_fetch_t *fetch_new(void *buffer, int count, ompi_datat
     return fetch;
 }
 
-/* ---- functions of the module ------------------------------------------------------------------ */
+/* ---- functions of the module --------------------------------------------------------------- */
 
 typedef struct {
     const void *origin; /* NULL: nothing is sent */

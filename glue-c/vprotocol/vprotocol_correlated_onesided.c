@@ -88,7 +88,7 @@ int mca_osc_correlated_error(int32_t outcome)
     }
 }
 
-/* ---- a window's memory ----------------------------------------------------------------------- */
+/* ---- a window's memory --------------------------------------------------------------------- */
 
 static void window_release(mca_osc_correlated_window_t *window)
 {
@@ -146,7 +146,8 @@ static size_t pages(size_t bytes)
 }
 
 /* The first rank makes the segment, all attach it; its name is gone before the window is there. A
- * rank's memory begins where that of the rank before it ends, unless the user does not need that. */
+ * rank's memory begins where that of the one before it ends, unless the user
+ * does not need that. */
 static int share(mca_osc_correlated_window_t *window, bool apart)
 {
     ompi_communicator_t *comm = window->comm;
@@ -212,7 +213,7 @@ static int make_memory(mca_osc_correlated_window_t *window, void **base, size_t 
     return OMPI_SUCCESS;
 }
 
-/* ---- functions of the module ------------------------------------------------------------------ */
+/* ---- functions of the module --------------------------------------------------------------- */
 
 static int shared_query(struct ompi_win_t *win, int rank, size_t *size, int *unit, void *base)
 {
@@ -263,7 +264,7 @@ static int free_window(struct ompi_win_t *win)
     return OMPI_SUCCESS;
 }
 
-/* ---- the component ---------------------------------------------------------------------------- */
+/* ---- the component ------------------------------------------------------------------------- */
 
 static int component_select(struct ompi_win_t *win, void **base, size_t size, int unit,
                             struct ompi_communicator_t *comm, struct opal_info_t *info, int flavor,

@@ -61,7 +61,8 @@ static void add_to_environment(const char *entry)
 
 void mca_vprotocol_correlated_osc_open(void)
 {
-    if (!mca_vprotocol_correlated_one_sided && CORRELATED_HAS_OSC_PT2PT && !ompi_mpi_thread_multiple && NULL == getenv(CHOICE)) {
+    if (!mca_vprotocol_correlated_one_sided && CORRELATED_HAS_OSC_PT2PT
+        && !ompi_mpi_thread_multiple && NULL == getenv(CHOICE)) {
         add_to_environment(CHOICE "=" CHOSEN);
     }
 }

@@ -110,8 +110,8 @@ pub fn is_held() -> bool {
     HELD.load(Ordering::Relaxed)
 }
 
-/// Is a message of this tag, or pattern of tags, an action of the program: its own, or of a blocking
-/// collective? (The moments of nonblocking ones are left to chance.)
+/// Is a message of this tag, or pattern of tags, an action of the program: its own, or one of a
+/// blocking collective? (The library chooses when those of nonblocking ones are sent.)
 pub fn acts(tag: i32) -> bool {
     of_program(tag) || crate::ffi::collective_tags::collective_of(tag).is_some()
 }

@@ -95,7 +95,7 @@ pub struct EngineHost {
     pub record: RecorderState,
     /// What the program has read of the time.
     pub wtime: ProgramClock,
-    reported_log_full: bool,
+    pub(crate) reported_log_full: bool,
     scratch: Vec<u8>,
 }
 
@@ -220,7 +220,7 @@ impl EngineHost {
 
     /// Read a peer's endpoint and choose the way to it. Ends the job if it cannot be talked to.
     #[cold]
-    fn meet(&mut self, peer: PeerId) -> PeerInfo {
+    pub(crate) fn meet(&mut self, peer: PeerId) -> PeerInfo {
         let endpoint = self.checked_endpoint(peer);
         let (route, limits) = self.transports.connect(peer, &endpoint).unwrap_or_else(|why| {
             self.glue.fatal("unreachable", &[&self.describe(peer), &endpoint.node, &why])
@@ -240,13 +240,6 @@ impl EngineHost {
             eager_bytes_max: limits.eager_bytes_max,
             chunk_bytes_max: limits.chunk_bytes_max,
         }
-    }
-
-    /// A process of another set was restarted: what was known of the way to it is over.
-    pub fn renew(&mut self, peer: PeerId, endpoint: crate::peers::endpoint::Endpoint) {
-        self.transports.renew_peer(peer, &endpoint);
-        self.endpoints.insert(peer, endpoint);
-        self.meet(peer);
     }
 
     /// The endpoint of a peer that fits this process. Ends the job otherwise.
@@ -282,26 +275,6 @@ impl EngineHost {
             format!("rank {}", name.rank)
         } else {
             format!("rank {} of job {}", name.rank, name.job & 0xFFFF)
-        }
-    }
-
-    /// Why a send failed, the first time; the program sees each by its error code.
-    #[cold]
-    pub fn report_log_full(&mut self, wanted: u64) {
-        if core::mem::replace(&mut self.reported_log_full, true) {
-            return;
-        }
-        let spill_error = self.log.memory().spill_error.as_deref();
-        let why = spill_error.unwrap_or("its budget is used up");
-        let held = self.log.counters().bytes;
-        self.glue.show("log-full", &[&wanted.to_string(), &held.to_string(), why]);
-    }
-
-    /// Something was appended: is a checkpoint wanted that lets the log be trimmed?
-    #[inline]
-    fn check_log_pressure(&mut self) {
-        if self.log.take_nearly_full() {
-            crate::sync::checkpoint_signals::log_nearly_full();
         }
     }
 
