@@ -9,7 +9,7 @@ use crate::lifecycle::start;
 use crate::lifecycle::start::Started;
 use crate::lifecycle::{finish, report, summary};
 use crate::mpi::point_to_point::{
-    post, receive, received, send, send_now, source, tag_match, wait_for,
+    post, receive, received_slow_path, send, send_now, source, tag_match, wait_for,
 };
 use crate::mpi::{files, outcomes, point_to_point, windows};
 use crate::progress::wait;
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn rustbtl_receive_claimed(operation: *mut Operation, mess
     let message = MessageId(message);
     let outcome = driver.timed(|engine, host| engine.receive_claimed(host, message, op, op));
     driver.host.push();
-    let code = outcome.map_or(FAILED, |outcome| received(outcome, &mut op));
+    let code = outcome.map_or(FAILED, |outcome| received_slow_path(&mut driver, outcome, &mut op));
     shared.deliver(driver);
     code
 }

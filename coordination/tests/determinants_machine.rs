@@ -59,6 +59,10 @@ fn determinant() -> impl Strategy<Value = Determinant> {
             TimeReading { call, calls, seconds }
         )),
         readings().prop_map(|those| Determinant::Readings(Box::new(those))),
+        (any::<[u32; 2]>(), 1u64.., any::<u64>()).prop_map(|([window, source], count, tick)| {
+            let (window, source) = (ContextId(window), CommRank(source));
+            Determinant::Applied(AppliedRun { window, source, count, tick })
+        }),
     ]
 }
 
@@ -165,9 +169,38 @@ fn the_format_is_fixed() {
         10, 1, 0, 0xE0, 0xA7, 0x12, 6, 0, 0xE9, 7, 1, 0xE8, 7, // readings of clock 1
     ];
     assert_eq!(bytes, golden);
+    let run = AppliedRun { window: ContextId(0x1_0003), source: CommRank(2), count: 300, tick: 9 };
+    bytes.clear();
+    encode(&Determinant::Applied(run), &mut bytes);
+    assert_eq!(bytes, [11, 0x83, 0x80, 4, 2, 0xAC, 2, 9], "operations on a window");
+    assert_eq!(decode(&mut &[11u8, 3, 2, 0, 9][..]), Err(CodecError::Range), "no operation");
     assert_eq!(decode(&mut &[9u8, 3, 4, 0xC8][..]), Err(CodecError::Short));
     assert_eq!(decode(&mut &[99u8, 0][..]), Err(CodecError::Kind(99)));
     assert_eq!(decode(&mut &[4u8, 3, 4, 200, 1][..]), Err(CodecError::Short));
+}
+
+#[test]
+fn operations_on_windows_are_numbered_and_given_back() {
+    let run = |source, tick| AppliedRun {
+        window: ContextId(3),
+        source: CommRank(source),
+        count: 2,
+        tick,
+    };
+    let mut decisions = ReplayDecisions::default();
+    decisions.applied(run(1, 5));
+    decisions.record_outcome(test_of(1), Outcome::Done).unwrap();
+    decisions.applied(run(2, 0));
+    let kept = recorded(&mut decisions);
+    assert_eq!(kept.iter().map(|one| one.number).collect::<Vec<_>>(), [0, 1, 2]);
+    let mut again = ReplayDecisions::default();
+    again.restored(&kept).unwrap();
+    assert_eq!(again.take_applied(), [run(1, 5), run(2, 0)]);
+    assert_eq!(again.take_applied(), []);
+    assert_eq!(again.clock(), 3);
+    assert_eq!(again.decide(test_of(1)), Ok(ReplayDecision::Await(Outcome::Done)));
+    let lost = ReplayDecisions::default().restored(&kept[1..]);
+    assert_eq!(lost.err(), Some(0), "one of them is lost");
 }
 
 fn test_of(requests: u32) -> NondetCall {

@@ -10,6 +10,12 @@ use crate::send_gate::{Marks, Recorded};
 use crate::wire::{Header, StreamKey};
 use core::ops::Range;
 
+/// Tags of messages whose receiver is the driver, not a receive: one-sided communication. They are
+/// handed to [`Host::direct_message`] in the order of their stream, as far as their payload came
+/// with them, and received into [`Host::direct_buffer`] otherwise. Below all tags of Open MPI's
+/// collectives.
+pub const DIRECT_TAGS: core::ops::RangeInclusive<i32> = i32::MIN + 0x100..=i32::MIN + 0x101;
+
 /// What the engine must know of a process before it communicates with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerInfo {
@@ -213,6 +219,25 @@ pub trait Host {
     /// A send or receive that was pending is complete. Called with the engine borrowed: the driver
     /// queues it and completes the MPI request after the engine has returned.
     fn complete(&mut self, token: Self::Token, status: Status);
+
+    /// A whole message with one of the [`DIRECT_TAGS`]. Called with the engine borrowed: the driver
+    /// queues it, behind those of the same stream whose payload is still coming.
+    fn direct_message(&mut self, context: ContextId, source: CommRank, tag: i32, payload: &[u8]) {
+        let _ = (context, source, tag, payload);
+    }
+
+    /// Such a message was announced: where its payload of `bytes` goes. The token is completed when
+    /// it is there. `None`: drivers that send none.
+    fn direct_buffer(
+        &mut self,
+        context: ContextId,
+        source: CommRank,
+        tag: i32,
+        bytes: u64,
+    ) -> Option<(Self::ReceiveBuffer, Self::Token)> {
+        let _ = (context, source, tag, bytes);
+        None
+    }
 
     /// A receive that was posted without an id has one now. For drivers that cancel receives.
     fn receive_id_assigned(&mut self, _token: Self::Token, _receive: ReceiveId) {}

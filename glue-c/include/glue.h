@@ -20,6 +20,7 @@
 /* rustbtl_operation_t.kind */
 #define RUSTBTL_ON_STACK 0   /* a blocking call waits for `state` */
 #define RUSTBTL_IN_REQUEST 1 /* part of an MPI request: rustbtl_glue_complete */
+#define RUSTBTL_FETCHES 2    /* of a window: rustbtl_glue_complete; `outcome`: rustbtl_rma */
 
 /* rustbtl_operation_t.outcome */
 #define RUSTBTL_TRUNCATED 1u
@@ -92,6 +93,126 @@ typedef struct rustbtl_name {
 } rustbtl_name_t;
 
 _Static_assert(sizeof(rustbtl_name_t) == 8, "mirrored in component/src/ffi/table.rs");
+
+/* ---- one-sided communication ----------------------------------------------------------------- */
+
+/* What a call cannot do; the numbers are those on the wire (rustbtl-rma's RmaError). */
+enum rustbtl_rma {
+    RUSTBTL_RMA_OK,
+    RUSTBTL_RMA_WINDOW,
+    RUSTBTL_RMA_RANK,
+    RUSTBTL_RMA_SYNC,
+    RUSTBTL_RMA_CONFLICT,
+    RUSTBTL_RMA_RANGE,
+    RUSTBTL_RMA_ATTACH,
+    RUSTBTL_RMA_FLAVOR,
+    RUSTBTL_RMA_OP,
+    RUSTBTL_RMA_TYPE,
+    RUSTBTL_RMA_COUNT = 100 /* rustbtl_window_fence: sum the counts */
+};
+
+enum rustbtl_access_kind {
+    RUSTBTL_PUT = 1,
+    RUSTBTL_GET,
+    RUSTBTL_ACCUMULATE,
+    RUSTBTL_GET_ACCUMULATE
+};
+
+/* As on the wire: rustbtl-rma's Op. */
+enum rustbtl_op {
+    RUSTBTL_OP_REPLACE = 1,
+    RUSTBTL_OP_NO_OP,
+    RUSTBTL_OP_MAX,
+    RUSTBTL_OP_MIN,
+    RUSTBTL_OP_SUM,
+    RUSTBTL_OP_PROD,
+    RUSTBTL_OP_LAND,
+    RUSTBTL_OP_LOR,
+    RUSTBTL_OP_LXOR,
+    RUSTBTL_OP_BAND,
+    RUSTBTL_OP_BOR,
+    RUSTBTL_OP_BXOR,
+    RUSTBTL_OP_MINLOC,
+    RUSTBTL_OP_MAXLOC
+};
+
+/* As on the wire: rustbtl-rma's Primitive. */
+enum rustbtl_primitive {
+    RUSTBTL_NO_PRIMITIVE,
+    RUSTBTL_BYTE,
+    RUSTBTL_I8,
+    RUSTBTL_I16,
+    RUSTBTL_I32,
+    RUSTBTL_I64,
+    RUSTBTL_U8,
+    RUSTBTL_U16,
+    RUSTBTL_U32,
+    RUSTBTL_U64,
+    RUSTBTL_F32,
+    RUSTBTL_F64,
+    RUSTBTL_LONG_DOUBLE,
+    RUSTBTL_C32,
+    RUSTBTL_C64,
+    RUSTBTL_C_LONG_DOUBLE,
+    RUSTBTL_BOOL,
+    RUSTBTL_LOGICAL,
+    RUSTBTL_FLOAT_INT,
+    RUSTBTL_DOUBLE_INT,
+    RUSTBTL_LONG_INT,
+    RUSTBTL_TWO_INT,
+    RUSTBTL_SHORT_INT,
+    RUSTBTL_LONG_DOUBLE_INT,
+    RUSTBTL_TWO_REAL,
+    RUSTBTL_TWO_DOUBLE
+};
+
+/* Bytes in a row of the target's memory. */
+typedef struct rustbtl_row {
+    int64_t at; /* from the place of the access */
+    uint64_t bytes;
+} rustbtl_row_t;
+
+_Static_assert(sizeof(rustbtl_row_t) == 16, "mirrored in component/src/ffi/table.rs");
+
+/* An access to a target's memory. */
+typedef struct rustbtl_access {
+    const uint8_t *data; /* packed; not used after the call */
+    uint64_t bytes;      /* 0 where nothing is sent */
+    const rustbtl_row_t *rows; /* of one element of the target's type; NULL: primitives in a row */
+    uint64_t row_count;
+    uint64_t count;       /* elements of the target's type, or primitives */
+    int64_t extent;       /* from one element to the next */
+    int64_t displacement; /* in units of the target; dynamic windows: an address */
+    /* Where fetched data goes: of kind RUSTBTL_ON_STACK it is read in the call only, otherwise it
+     * is RUSTBTL_FETCHES, and rustbtl_glue_complete follows. */
+    rustbtl_operation_t *result;
+    uint32_t window;
+    uint32_t target;
+    uint32_t kind; /* enum rustbtl_access_kind */
+    uint32_t op;   /* enum rustbtl_op */
+    uint32_t primitive;
+    uint32_t reserved;
+} rustbtl_access_t;
+
+_Static_assert(sizeof(rustbtl_access_t) == 88, "mirrored in component/src/ffi/table.rs");
+_Static_assert(offsetof(rustbtl_access_t, result) == 56, "mirrored in component/src/ffi/table.rs");
+
+/* A window that is made. */
+typedef struct rustbtl_window_setup {
+    const uint64_t *bytes; /* memory of each rank */
+    const uint32_t *units;
+    uint8_t *base; /* own memory */
+    uint32_t comm;
+    uint32_t rank;
+    uint32_t size;
+    uint32_t flavor; /* MPI_WIN_CREATE_FLAVOR */
+    uint32_t no_locks;
+    uint32_t reserved;
+} rustbtl_window_setup_t;
+
+_Static_assert(sizeof(rustbtl_window_setup_t) == 48, "mirrored in component/src/ffi/table.rs");
+_Static_assert(offsetof(rustbtl_window_setup_t, comm) == 24,
+               "mirrored in component/src/ffi/table.rs");
 
 /* What is done when a payload log is on its way to its budget. */
 enum rustbtl_log_full { RUSTBTL_LOG_SUSPEND, RUSTBTL_LOG_CHECKPOINT, RUSTBTL_LOG_SPILL };
@@ -317,7 +438,37 @@ uint32_t rustbtl_restarts(void);
 #define RUSTBTL_WINDOW_SHARED_MEMORY 2    /* in memory that its ranks share */
 /* The same, and what they do there depends on who comes first; no comm. */
 #define RUSTBTL_WINDOW_NONDETERMINISTIC 3
+/* It is ours, and threads may use it at the same time; no comm. */
+#define RUSTBTL_WINDOW_THREADS 4
 void rustbtl_window(int32_t how, void *comm, uint32_t size);
+/* One-sided communication. All give a number of enum rustbtl_rma. `target` -1: all. */
+int32_t rustbtl_window_make(const rustbtl_window_setup_t *setup, uint32_t *window);
+int32_t rustbtl_window_may_free(uint32_t window);
+int32_t rustbtl_window_free(uint32_t window);
+int32_t rustbtl_window_attach(uint32_t window, uint8_t *base, uint64_t bytes);
+int32_t rustbtl_window_detach(uint32_t window, const uint8_t *base);
+int32_t rustbtl_window_access(const rustbtl_access_t *access);
+int32_t rustbtl_window_compare_and_swap(uint32_t window, uint32_t target, int64_t displacement,
+                                        uint32_t primitive, const uint8_t *compare,
+                                        const uint8_t *value, uint8_t *result);
+/* RUSTBTL_RMA_COUNT: sum `counts` over all ranks, rank by rank; go on with the own sum. */
+int32_t rustbtl_window_fence(uint32_t window, int32_t no_precede, int32_t no_succeed,
+                             uint64_t *counts);
+int32_t rustbtl_window_fence_counted(uint32_t window, int32_t no_precede, int32_t no_succeed,
+                                     uint64_t expected);
+int32_t rustbtl_window_post(uint32_t window, const uint32_t *ranks, uint32_t count);
+int32_t rustbtl_window_start(uint32_t window, const uint32_t *ranks, uint32_t count);
+int32_t rustbtl_window_complete(uint32_t window);
+int32_t rustbtl_window_wait(uint32_t window);
+int32_t rustbtl_window_test(uint32_t window, int32_t *flag);
+int32_t rustbtl_window_lock(uint32_t window, uint32_t target, int32_t exclusive, int32_t no_check,
+                            int32_t granted);
+int32_t rustbtl_window_unlock(uint32_t window, uint32_t target);
+int32_t rustbtl_window_lock_all(uint32_t window, int32_t no_check, int32_t granted);
+int32_t rustbtl_window_unlock_all(uint32_t window);
+int32_t rustbtl_window_flush(uint32_t window, int32_t target);
+int32_t rustbtl_window_flush_local(uint32_t window, int32_t target);
+int32_t rustbtl_window_sync(uint32_t window);
 /* What the program does with a file that so many `ranks` have opened together cannot be replayed by
  * a set that is rolled back alone. */
 #define RUSTBTL_FILE_SIZE 0           /* its size matters, and it is written to */

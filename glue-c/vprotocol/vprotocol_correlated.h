@@ -54,6 +54,11 @@ int mca_vprotocol_correlated_osc_del_procs(struct ompi_proc_t **procs, size_t co
 /* A window is made, or is going to be: RUSTBTL_WINDOW_*. */
 void mca_vprotocol_correlated_window_made(int how, struct ompi_win_t *window,
                                           struct ompi_communicator_t *comm);
+/* One-sided communication of our own (vprotocol_correlated_onesided.c): from the parameter. */
+extern bool mca_vprotocol_correlated_one_sided;
+void mca_osc_correlated_open(void);
+/* Data that was fetched from a window is here. */
+void mca_osc_correlated_fetched(rustbtl_operation_t *op);
 /* Fill `job`; what it points to lives as long as the process. */
 int mca_vprotocol_correlated_job(rustbtl_job_t *job);
 void mca_vprotocol_correlated_mend_locality(ompi_communicator_t *world);

@@ -61,7 +61,8 @@ static void add_to_environment(const char *entry)
 
 void mca_vprotocol_correlated_osc_open(void)
 {
-    if (CORRELATED_HAS_OSC_PT2PT && !ompi_mpi_thread_multiple && NULL == getenv(CHOICE)) {
+    if (!mca_vprotocol_correlated_one_sided && CORRELATED_HAS_OSC_PT2PT
+        && !ompi_mpi_thread_multiple && NULL == getenv(CHOICE)) {
         add_to_environment(CHOICE "=" CHOSEN);
     }
 }
@@ -69,7 +70,8 @@ void mca_vprotocol_correlated_osc_open(void)
 /* Before the modex: BTLs publish their addresses. */
 int mca_vprotocol_correlated_osc_start_btls(void)
 {
-    return CORRELATED_STARTS_BTLS ? mca_bml_base_init(1, ompi_mpi_thread_multiple) : OMPI_SUCCESS;
+    return CORRELATED_STARTS_BTLS && !mca_vprotocol_correlated_one_sided
+               ? mca_bml_base_init(1, ompi_mpi_thread_multiple) : OMPI_SUCCESS;
 }
 
 static int only_shared(struct ompi_win_t *window, void **base, size_t size, int unit,
@@ -161,7 +163,8 @@ void mca_vprotocol_correlated_osc_enable(void)
 int mca_vprotocol_correlated_osc_add_procs(struct ompi_proc_t **procs, size_t count)
 {
     opal_bitmap_t reachable;
-    if (chosen_by_us() || 0 == count || NULL == mca_bml.bml_add_procs) {
+    if (mca_vprotocol_correlated_one_sided || chosen_by_us() || 0 == count
+        || NULL == mca_bml.bml_add_procs) {
         return OMPI_SUCCESS;
     }
     OBJ_CONSTRUCT(&reachable, opal_bitmap_t);
@@ -175,7 +178,8 @@ int mca_vprotocol_correlated_osc_add_procs(struct ompi_proc_t **procs, size_t co
 
 int mca_vprotocol_correlated_osc_del_procs(struct ompi_proc_t **procs, size_t count)
 {
-    if (chosen_by_us() || 0 == count || NULL == mca_bml.bml_del_procs) {
+    if (mca_vprotocol_correlated_one_sided || chosen_by_us() || 0 == count
+        || NULL == mca_bml.bml_del_procs) {
         return OMPI_SUCCESS;
     }
     return mca_bml.bml_del_procs(count, procs);

@@ -52,6 +52,9 @@ static bool use_shm = true, use_ipv4 = true, use_ipv6 = true, want_encryption = 
             want_huge_pages = false, record_clock = true, verify_sends = true,
             piggyback = true, trim_received = true;
 static double overhead_max = 3;
+static uint8_t one_sided;
+
+bool mca_vprotocol_correlated_one_sided = false;
 static int log_full = RUSTBTL_LOG_SUSPEND;
 
 int mca_vprotocol_correlated_priority = 100;
@@ -250,6 +253,10 @@ static void register_rest(rustbtl_config_t *c)
          "Until a correlated set begins its first checkpoint, nothing can ask for what its "
          "processes have received: they acknowledge it, and its senders drop it from their payload "
          "logs, which stay small and in memory that is used again.");
+    flag("one_sided", &mca_vprotocol_correlated_one_sided, &one_sided, 4,
+         "One-sided communication (MPI_Win_*) goes over a component of our own, which is logged "
+         "and replayed like messages. Off: over a component of Open MPI, and sets with windows "
+         "are not rolled back alone.");
     flag("summary", &want_summary, &c->summary, 3,
          "Print a table of the traffic of all processes in MPI_Finalize.");
     (void) number("verbose", &c->verbose, 9,

@@ -363,6 +363,10 @@ void rustbtl_glue_complete(rustbtl_operation_t *op)
         complete_on_stack(op);
         return;
     }
+    if (OPAL_UNLIKELY(RUSTBTL_FETCHES == op->kind)) {
+        mca_osc_correlated_fetched(op);
+        return;
+    }
     mca_vprotocol_correlated_request_t *request = of_operation(op);
     request_fill(request);
     ompi_communicator_t *comm = request->comm;

@@ -70,6 +70,7 @@ impl Checkpoint {
                 | ToRank::ReceivedVector { .. }
                 | ToRank::Endpoints { .. }
                 | ToRank::ReportStatus {}
+                | ToRank::ReplaysOver { .. }
         );
         if waits && self.flush_state.in_checkpoint {
             self.flush_state.later.push(message);

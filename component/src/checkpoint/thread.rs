@@ -399,6 +399,11 @@ impl Checkpoint {
             ToRank::Coordinator { addresses, secret } => self.set_coordinator(addresses, secret),
             ToRank::Fence { set, before } => self.fence(set, before),
             ToRank::SuspendLogging { before } => self.suspend_logging(before, taken),
+            ToRank::ReplaysOver { incarnation } => self.with(taken, |driver| {
+                if driver.host.incarnation == incarnation && !driver.end_window_replay() {
+                    driver.host.replay_diverged("it has not repeated what it did in windows");
+                }
+            }),
             // Only a process that is being restored gets it.
             ToRank::Replay { .. } => {}
         }

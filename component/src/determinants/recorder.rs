@@ -7,7 +7,7 @@ use crate::determinants::outbox::outbox;
 use crate::determinants::piggyback::{AcceptedPlaces, PiggybackOrder};
 use crate::determinants::program_clock::ClocksThen;
 use crate::determinants::set_order::{
-    COUNTS, DEFERRED, HELD, PATIENT, SLOW_PATH, is_held, rustbtl_recording,
+    COUNTS, DEFERRED, HELD, PATIENT, SLOW_PATH, WINDOWS, is_held, rustbtl_recording,
 };
 use crate::sync::checkpoint_signals;
 use crate::transports::set_memory::{Counts, SetMemory, Slots};
@@ -166,7 +166,8 @@ impl RecorderState {
     pub fn switch_off(&mut self) {
         self.on = false;
         rustbtl_recording.store(0, Ordering::Relaxed);
-        SLOW_PATH.store(SLOW_PATH.load(Ordering::Relaxed) & DEFERRED, Ordering::Relaxed);
+        let kept = SLOW_PATH.load(Ordering::Relaxed) & (DEFERRED | WINDOWS);
+        SLOW_PATH.store(kept, Ordering::Relaxed);
         HELD.store(false, Ordering::Relaxed);
         PATIENT.store(0, Ordering::Relaxed);
         // Who asks without the engine finds nothing to count in.

@@ -50,6 +50,9 @@ pub(crate) const REPLAY: u8 = 2;
 /// Receives of requests are posted late.
 pub(crate) const DEFERRED: u8 = 4;
 
+/// There are windows of one-sided communication: the program's actions are counted.
+pub(crate) const WINDOWS: u8 = 8;
+
 /// A frame waits for determinants: the checkpoint thread lets it go.
 pub(crate) static HELD: AtomicBool = AtomicBool::new(false);
 
@@ -105,6 +108,12 @@ pub fn released() {
 /// Does a frame wait?
 pub fn is_held() -> bool {
     HELD.load(Ordering::Relaxed)
+}
+
+/// Is a message of this tag, or pattern of tags, an action of the program: its own, or one of a
+/// blocking collective? (The library chooses when those of nonblocking ones are sent.)
+pub fn acts(tag: i32) -> bool {
+    of_program(tag) || crate::ffi::collective_tags::collective_of(tag).is_some()
 }
 
 /// Is this tag, or pattern of tags, one of the program's (not of the library's own traffic)?

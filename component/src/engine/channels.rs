@@ -1,6 +1,7 @@
 //! Channels that open and break, and who is reconnected.
 
 use crate::engine::driver_state::{Driver, Lost, SECOND};
+use crate::engine::host::EngineHost;
 use crate::engine::transport_set::NetworkKind;
 use crate::os::now_ns;
 use crate::peers::endpoint::Endpoint;
@@ -9,6 +10,15 @@ use rustbtl_fragments::ids::{Incarnation, PeerId};
 
 /// Between two attempts to reopen a lost channel.
 const RECONNECT_NS: u64 = 100_000_000;
+
+impl EngineHost {
+    /// A process of another set was restarted: what was known of the way to it is over.
+    pub fn renew(&mut self, peer: PeerId, endpoint: crate::peers::endpoint::Endpoint) {
+        self.transports.renew_peer(peer, &endpoint);
+        self.endpoints.insert(peer, endpoint);
+        self.meet(peer);
+    }
+}
 
 impl Driver {
     /// How many there were.

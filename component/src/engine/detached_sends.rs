@@ -74,7 +74,10 @@ pub(crate) fn end_wait(driver: &Driver) {
 pub fn count_call(driver: &Driver) {
     // Who writes has the process to himself.
     CALLS.store(CALLS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-    let detached = driver.engine.detached_sends() + usize::from(lacks_room(driver));
+    // Windows are as good as a send that is never over: their targets may compute.
+    let detached = driver.engine.detached_sends()
+        + usize::from(lacks_room(driver))
+        + usize::from(driver.host.windows.are_served());
     let before = DETACHED.load(Ordering::Relaxed);
     let later = detached > before && is_waiting() && !idle_processor::was_there();
     if before != detached && !later {

@@ -154,6 +154,9 @@ impl Driver {
         if self.host.transports.has_network() {
             happened = self.poll_networks(frames_max);
         }
+        if self.host.windows.has_news() {
+            self.progress_windows();
+        }
         if !self.engine.is_flushed() {
             self.timed(|engine, host| engine.flush(host));
             if self.engine.is_flushed() {

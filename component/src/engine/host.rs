@@ -6,6 +6,8 @@ use crate::engine::burst::Burst;
 use crate::engine::logged_sends::COPIED_FIRST_BYTES;
 use crate::engine::transmit::transmit;
 use crate::engine::transport_set::{Route, TransportSet};
+use crate::engine::windows::Windows;
+use crate::engine::windows::messages::{Stream, lane_of};
 use crate::ffi::operation::Op;
 use crate::ffi::table::{Glue, Name};
 use crate::ffi::verbose;
@@ -75,6 +77,8 @@ pub struct EngineHost {
     /// The program's thread is inside, and there are no others: C may be notified of complete
     /// operations at once.
     pub completes_at_once: bool,
+    /// One of our own threads is inside, in the program's place.
+    pub(crate) is_taken: bool,
     /// Complete operations that C has not been notified of.
     pub done: VecDeque<Op>,
     /// Frames of a checkpoint that the state machine of the checkpoint has not seen.
@@ -85,11 +89,13 @@ pub struct EngineHost {
     pub endpoints: BTreeMap<PeerId, crate::peers::endpoint::Endpoint>,
     /// Which communicator of those that were given the same context id.
     instances: Instances,
+    /// Windows of one-sided communication.
+    pub windows: Windows,
     /// Outcomes of nondeterministic calls.
     pub record: RecorderState,
     /// What the program has read of the time.
     pub wtime: ProgramClock,
-    reported_log_full: bool,
+    pub(crate) reported_log_full: bool,
     scratch: Vec<u8>,
 }
 
@@ -124,11 +130,13 @@ impl EngineHost {
             burst: Burst::default(),
             copy_later: false,
             completes_at_once: !threads,
+            is_taken: false,
             done: VecDeque::with_capacity(256),
             checkpoint_frames: VecDeque::new(),
             incarnation: Incarnation(0),
             endpoints: BTreeMap::new(),
             instances: Instances::default(),
+            windows: Windows::default(),
             record: RecorderState::default(),
             wtime: ProgramClock::default(),
             reported_log_full: false,
@@ -212,7 +220,7 @@ impl EngineHost {
 
     /// Read a peer's endpoint and choose the way to it. Ends the job if it cannot be talked to.
     #[cold]
-    fn meet(&mut self, peer: PeerId) -> PeerInfo {
+    pub(crate) fn meet(&mut self, peer: PeerId) -> PeerInfo {
         let endpoint = self.checked_endpoint(peer);
         let (route, limits) = self.transports.connect(peer, &endpoint).unwrap_or_else(|why| {
             self.glue.fatal("unreachable", &[&self.describe(peer), &endpoint.node, &why])
@@ -232,13 +240,6 @@ impl EngineHost {
             eager_bytes_max: limits.eager_bytes_max,
             chunk_bytes_max: limits.chunk_bytes_max,
         }
-    }
-
-    /// A process of another set was restarted: what was known of the way to it is over.
-    pub fn renew(&mut self, peer: PeerId, endpoint: crate::peers::endpoint::Endpoint) {
-        self.transports.renew_peer(peer, &endpoint);
-        self.endpoints.insert(peer, endpoint);
-        self.meet(peer);
     }
 
     /// The endpoint of a peer that fits this process. Ends the job otherwise.
@@ -274,26 +275,6 @@ impl EngineHost {
             format!("rank {}", name.rank)
         } else {
             format!("rank {} of job {}", name.rank, name.job & 0xFFFF)
-        }
-    }
-
-    /// Why a send failed, the first time; the program sees each by its error code.
-    #[cold]
-    pub fn report_log_full(&mut self, wanted: u64) {
-        if core::mem::replace(&mut self.reported_log_full, true) {
-            return;
-        }
-        let spill_error = self.log.memory().spill_error.as_deref();
-        let why = spill_error.unwrap_or("its budget is used up");
-        let held = self.log.counters().bytes;
-        self.glue.show("log-full", &[&wanted.to_string(), &held.to_string(), why]);
-    }
-
-    /// Something was appended: is a checkpoint wanted that lets the log be trimmed?
-    #[inline]
-    fn check_log_pressure(&mut self) {
-        if self.log.take_nearly_full() {
-            crate::sync::checkpoint_signals::log_nearly_full();
         }
     }
 
@@ -554,6 +535,25 @@ impl Host for EngineHost {
         if self.settle(token) {
             self.end(token);
         }
+    }
+
+    #[cold]
+    fn direct_message(&mut self, context: ContextId, source: CommRank, tag: i32, payload: &[u8]) {
+        let stream = Stream { window: context, from: source, lane: lane_of(tag) };
+        self.windows.inbox.arrived(stream, payload);
+    }
+
+    #[cold]
+    fn direct_buffer(
+        &mut self,
+        context: ContextId,
+        source: CommRank,
+        tag: i32,
+        bytes: u64,
+    ) -> Option<(Op, Op)> {
+        let stream = Stream { window: context, from: source, lane: lane_of(tag) };
+        let op = self.windows.inbox.announced(stream, bytes)?;
+        Some((op, op))
     }
 
     fn receive_id_assigned(&mut self, mut token: Op, receive: ReceiveId) {

@@ -20,6 +20,26 @@ pub(crate) const COPIED_FIRST_BYTES: u64 = 512;
 const COPIED_AT_ONCE_BYTES: u64 = 64 << 10;
 
 impl EngineHost {
+    /// Why a send failed, the first time; the program sees each by its error code.
+    #[cold]
+    pub fn report_log_full(&mut self, wanted: u64) {
+        if core::mem::replace(&mut self.reported_log_full, true) {
+            return;
+        }
+        let spill_error = self.log.memory().spill_error.as_deref();
+        let why = spill_error.unwrap_or("its budget is used up");
+        let held = self.log.counters().bytes;
+        self.glue.show("log-full", &[&wanted.to_string(), &held.to_string(), why]);
+    }
+
+    /// Something was appended: is a checkpoint wanted that lets the log be trimmed?
+    #[inline]
+    pub(crate) fn check_log_pressure(&mut self) {
+        if self.log.take_nearly_full() {
+            crate::sync::checkpoint_signals::log_nearly_full();
+        }
+    }
+
     /// Call `send` for an operation in standard mode: its copy in the log may be made later.
     #[inline]
     pub fn allow_copy_later(&mut self, allowed: bool) {
@@ -107,9 +127,13 @@ impl EngineHost {
     /// Tell of the end of an operation.
     #[inline]
     pub fn end(&mut self, op: Op) {
-        if op.on_stack() && !self.threads {
+        // A replay may hold it, or somebody else than the program be inside: then it is told later.
+        if op.on_stack() && self.completes_at_once {
             op.set_complete();
             return;
+        }
+        if op.is_of_window() {
+            return self.windows.completed(op);
         }
         // SAFETY: the operation is complete and its fields are filled; this does not call back.
         if self.completes_at_once && unsafe { (self.glue.complete_now)(op.as_ptr()) } != 0 {

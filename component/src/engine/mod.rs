@@ -18,3 +18,4 @@ pub mod shared;
 pub mod transmit;
 pub mod transport_set;
 pub mod wait_policy;
+pub mod windows;

@@ -14,11 +14,12 @@ use crate::determinants::journal::Journal;
 use crate::determinants::outbox::{outbox, put};
 use crate::determinants::recorder::{Place, RecorderState, counts, flush_soon, order};
 use crate::determinants::set_order::{
-    BASE, COUNTS, DEFERRED, HELD, PATIENT, PATIENT_WAITS, REPLAY, RUN, SLOW_PATH, of_program,
-    rustbtl_epoch, rustbtl_recording,
+    BASE, COUNTS, DEFERRED, HELD, PATIENT, PATIENT_WAITS, REPLAY, RUN, SLOW_PATH, WINDOWS,
+    of_program, rustbtl_epoch, rustbtl_recording,
 };
 use crate::engine::driver_state::Driver;
 use crate::engine::host::EngineHost;
+use crate::ffi::table::ANY;
 use crate::sync::checkpoint_signals;
 use crate::sync::checkpoint_signals::report_divergence;
 use crate::transports::set_memory::Entry;
@@ -199,6 +200,7 @@ impl Driver {
             decisions.before_library_action();
         }
         self.host.flush_recorded();
+        self.count_action(tag);
         self.update_slow_path();
     }
 
@@ -206,7 +208,8 @@ impl Driver {
     /// replay: have the outcomes run out, and what do sends and receives have to check?
     pub fn update_slow_path(&mut self) {
         let past = self.host.record.decisions.has_outcomes_to_replay();
-        if self.engine.is_replaying() && !past && !self.engine.awaits_receives() {
+        let applied = self.host.windows.rma.is_record_applied();
+        if self.engine.is_replaying() && !past && applied && !self.engine.awaits_receives() {
             self.engine.end_replay(&mut self.host);
             self.host.push();
         }
@@ -214,11 +217,13 @@ impl Driver {
         let run = if decisions.has_run() || decisions.recorded_pending() > 0 { RUN } else { 0 };
         let replay = if self.engine.has_replay() { REPLAY } else { 0 };
         let deferred = if self.replaying || !self.deferred.is_empty() { DEFERRED } else { 0 };
-        SLOW_PATH.store(run | replay | deferred, Ordering::Relaxed);
+        let windows = if self.host.windows.rma.has_windows() { WINDOWS } else { 0 };
+        SLOW_PATH.store(run | replay | deferred | windows, Ordering::Relaxed);
     }
 
     /// The answer to a question; None: it found nothing.
     pub fn record_outcome(&mut self, question: NondetCall, outcome: Option<Outcome>) {
+        self.count_action(ANY);
         let decisions = &mut self.host.record.decisions;
         match outcome {
             None => decisions.record_nothing(question),
@@ -267,6 +272,7 @@ impl Driver {
         match self.host.record.ask(question) {
             Ok(ask) => {
                 if ask == ReplayDecision::ReportNothing {
+                    self.count_action(ANY);
                     self.update_slow_path();
                 }
                 ask
@@ -304,6 +310,8 @@ impl Driver {
         let kept = if kept.is_empty() { &written } else { kept };
         let forced = self.host.record.decisions.restored(kept)?;
         self.host.record.decisions.reserve(DATES_ROOM, READINGS_ROOM);
+        let applied = self.host.record.decisions.take_applied();
+        self.replay_windows(applied);
         if !kept.is_empty() || self.engine.is_replaying() {
             self.engine.begin_replay(&mut self.host, &forced);
         }
@@ -314,6 +322,8 @@ impl Driver {
 
     /// Is the replay complete (`ReplayComplete`)?
     pub fn replay_is_complete(&self) -> bool {
-        !self.host.record.decisions.has_outcomes_to_replay() && self.engine.is_replay_complete()
+        !self.host.record.decisions.has_outcomes_to_replay()
+            && self.host.windows.rma.is_record_applied()
+            && self.engine.is_replay_complete()
     }
 }

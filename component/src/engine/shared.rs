@@ -85,6 +85,9 @@ impl Shared {
     fn deliver_all(&'static self, entered: EngineGuard) {
         let mut entered = entered;
         loop {
+            if entered.host.windows.holds {
+                return;
+            }
             let next: Option<Op> = entered.host.done.pop_front();
             drop(entered);
             let Some(op) = next else { return };
@@ -133,7 +136,8 @@ impl Shared {
     pub fn take(&'static self) -> std::io::Result<ExclusiveGuard> {
         self.lock.take()?;
         let mut taken = ExclusiveGuard(self);
-        taken.host.completes_at_once = false;
+        taken.host.is_taken = true;
+        taken.host.set_completes_at_once();
         Ok(taken)
     }
 }
@@ -155,7 +159,8 @@ impl DerefMut for ExclusiveGuard {
 
 impl Drop for ExclusiveGuard {
     fn drop(&mut self) {
-        self.host.completes_at_once = !self.0.threads;
+        self.host.is_taken = false;
+        self.host.set_completes_at_once();
         self.0.lock.give_back();
     }
 }

@@ -1,7 +1,7 @@
 //! An operation of Open MPI's, as the engine sees it: the memory to send from or receive into, and
 //! the token that comes back when it is complete. All three are the same pointer.
 
-use crate::ffi::table::{CANCELLED, ON_STACK, Operation, STATE_COMPLETE, TRUNCATED};
+use crate::ffi::table::{CANCELLED, OF_WINDOW, ON_STACK, Operation, STATE_COMPLETE, TRUNCATED};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use memoffset::offset_of;
@@ -58,6 +58,18 @@ impl Op {
     #[inline]
     pub fn on_stack(&self) -> bool {
         self.get().kind == ON_STACK
+    }
+
+    /// Is it of a message of one-sided communication that Rust has made?
+    #[inline]
+    pub fn is_of_window(&self) -> bool {
+        self.get().kind == OF_WINDOW
+    }
+
+    /// How it ended, for C.
+    pub fn set_outcome(&mut self, outcome: u32) {
+        // SAFETY: invariant of the type; a plain field.
+        unsafe { (*self.0.as_ptr()).outcome = outcome };
     }
 
     /// The engine's name for it.

@@ -19,6 +19,11 @@ pub const ON_STACK: u32 = 0;
 /// `Operation::kind`: part of an MPI request.
 pub const IN_REQUEST: u32 = 1;
 
+/// `Operation::kind`: fetches data from a window; `outcome` is an error of `enum rustbtl_rma`.
+pub const FETCHES: u32 = 2;
+/// `Operation::kind`: a message of one-sided communication. Only in Rust.
+pub const OF_WINDOW: u32 = 3;
+
 /// `Operation::outcome`: the message was longer than the buffer.
 pub const TRUNCATED: u32 = 1;
 /// `Operation::outcome`: the receive was cancelled.
@@ -188,6 +193,104 @@ pub struct InterposedFunction {
 }
 
 const_assert_eq!(size_of::<InterposedFunction>(), 32);
+
+/// Bytes in a row of the target's memory.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// Bytes from the place of the access.
+    pub at: i64,
+    /// How many.
+    pub bytes: u64,
+}
+
+const_assert_eq!(size_of::<Row>(), 16);
+
+/// An access to a target's memory: `rustbtl_access_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Access {
+    /// What is sent, packed.
+    pub data: *const u8,
+    /// How many bytes; 0 where nothing is sent.
+    pub bytes: u64,
+    /// Rows of one element of the target's type, in their order; null: primitives in a row.
+    pub rows: *const Row,
+    /// How many.
+    pub row_count: u64,
+    /// Elements of the target's type, or primitives.
+    pub count: u64,
+    /// Bytes from one element to the next.
+    pub extent: i64,
+    /// In units of the target; dynamic windows: an address.
+    pub displacement: i64,
+    /// Where fetched data goes; of kind [`ON_STACK`] it is only read, else [`FETCHES`] and kept
+    /// until it is complete.
+    pub result: *mut Operation,
+    /// Its name.
+    pub window: u32,
+    /// Rank of the target.
+    pub target: u32,
+    /// What is done: `enum rustbtl_access_kind`.
+    pub kind: u32,
+    /// How data is combined: `enum rustbtl_op`.
+    pub op: u32,
+    /// What the target consists of: `enum rustbtl_primitive`.
+    pub primitive: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+const_assert_eq!(size_of::<Access>(), 88);
+const_assert_eq!(offset_of!(Access, result), 56);
+
+impl Default for Access {
+    fn default() -> Self {
+        Self {
+            data: core::ptr::null(),
+            bytes: 0,
+            rows: core::ptr::null(),
+            row_count: 0,
+            count: 0,
+            extent: 0,
+            displacement: 0,
+            result: core::ptr::null_mut(),
+            window: 0,
+            target: 0,
+            kind: 0,
+            op: 0,
+            primitive: 0,
+            reserved: 0,
+        }
+    }
+}
+
+/// A window that is made: `rustbtl_window_setup_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct WindowSetup {
+    /// Bytes of each rank's memory.
+    pub bytes: *const u64,
+    /// What one of a displacement stands for, at each rank.
+    pub units: *const u32,
+    /// Own memory.
+    pub base: *mut u8,
+    /// The engine's number for its communicator.
+    pub comm: u32,
+    /// Own rank.
+    pub rank: u32,
+    /// Ranks.
+    pub size: u32,
+    /// As MPI_WIN_CREATE_FLAVOR.
+    pub flavor: u32,
+    /// The info key.
+    pub no_locks: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+const_assert_eq!(size_of::<WindowSetup>(), 48);
+const_assert_eq!(offset_of!(WindowSetup, comm), 24);
 
 /// What C does for Rust.
 #[repr(C)]

@@ -5,6 +5,7 @@ pub mod deadlines;
 pub mod files;
 pub mod interpose;
 pub mod node_identity;
+pub mod one_sided;
 pub mod outcomes;
 pub mod point_to_point;
 pub mod processor_sources;

@@ -5,6 +5,7 @@ use crate::engine::driver_state::Driver;
 use crate::engine::shared::shared;
 use crate::ffi::operation::Op;
 use crate::ffi::table::{Envelope, Operation};
+use crate::progress::wait::wait_until;
 use rustbtl_coordination::determinants::{CallKind, NondetCall, Outcome, ReplayDecision};
 use rustbtl_fragments::engine::{Source, TagMatch};
 use rustbtl_fragments::host::Status;
@@ -52,6 +53,11 @@ pub unsafe extern "C" fn rustbtl_nondet_call(
 ) -> i32 {
     let shared = shared();
     let mut driver = shared.enter();
+    if driver.host.windows.holds {
+        drop(driver);
+        wait_until(shared, |driver| (!driver.host.windows.holds).then_some(()));
+        driver = shared.enter();
+    }
     let question = question(call, active);
     let code = match driver.replay_decision(question) {
         ReplayDecision::Execute => EXECUTE,
@@ -159,6 +165,10 @@ pub unsafe fn probe(
     how: u32,
     found: *mut Envelope,
 ) -> i32 {
+    if driver.host.windows.holds {
+        // Whatever there is, it is not to be known yet.
+        return PROBE_WAIT;
+    }
     let claims = how & PROBE_CLAIM != 0;
     let comm = CommId(comm);
     let (code, envelope) = if !claims && how & PROBE_BLOCKS != 0 && source != Source::Any {

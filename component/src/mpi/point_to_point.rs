@@ -3,6 +3,7 @@
 use crate::determinants::set_order::SLOW_PATH;
 use crate::engine::deferred_receives;
 use crate::engine::detached_sends;
+use crate::engine::driver_state::Driver;
 use crate::engine::shared::EngineGuard;
 use crate::engine::shared::shared;
 use crate::ffi::operation::Op;
@@ -10,6 +11,7 @@ use crate::ffi::table::{ANY, DONE, LOG_FULL, PENDING};
 use crate::progress::wait;
 use core::sync::atomic::Ordering;
 use rustbtl_fragments::engine::{Mode, ReceiveOutcome, SendError, SendOutcome, Source, TagMatch};
+use rustbtl_fragments::host::Host;
 use rustbtl_fragments::ids::*;
 
 /// As MPI has it: a rank, or any.
@@ -36,6 +38,9 @@ pub(crate) fn send_now(mut op: Op, comm: CommId, to: CommRank, tag: i32) -> bool
     let begin = driver.clock.begin();
     let sent = driver.engine.send_fast_path(&mut driver.host, comm, to, tag, &mut op, bytes);
     driver.clock.end(begin);
+    if !sent {
+        driver.undo_action(tag);
+    }
     sent
 }
 
@@ -119,6 +124,19 @@ pub(crate) fn received(outcome: ReceiveOutcome, op: &mut Op) -> i32 {
     }
 }
 
+/// The same, where a replay may hold what is complete.
+#[cold]
+pub(crate) fn received_slow_path(driver: &mut Driver, outcome: ReceiveOutcome, op: &mut Op) -> i32 {
+    match outcome {
+        ReceiveOutcome::Complete(status) if driver.host.windows.holds => {
+            op.set_id(ReceiveId::NONE.0);
+            driver.host.complete(*op, status);
+            PENDING
+        }
+        outcome => received(outcome, op),
+    }
+}
+
 /// Post a receive. The code is that of glue.h.
 #[inline(never)]
 pub(crate) fn post(
@@ -156,7 +174,7 @@ fn receive_slow_path(
     let outcome = driver.timed(|engine, host| engine.receive(host, comm, from, tags, op, op));
     driver.update_slow_path();
     driver.host.push();
-    let code = received(outcome, &mut op);
+    let code = received_slow_path(&mut driver, outcome, &mut op);
     shared().deliver(driver);
     code
 }

@@ -9,6 +9,9 @@
 //! MPI has the sender wait; so do we, for a moment, where no processor is idle
 //! (`engine/detached_sends.rs`).
 //!
+//! Operations of other ranks on the program's windows wait for it, too: it is awake while there
+//! are windows that may be locked (docs/adr/0037).
+//!
 //! Where the system gives no such thread, a long send is complete when its payload has gone.
 //! Source: docs/adr/0015.
 //!
@@ -40,6 +43,9 @@ const ROOM_PAUSE_MAX: Duration = Duration::from_millis(5);
 /// How long to sleep on the sockets: whether the job ends is asked so often.
 const SLEEP_NS: u64 = 20_000_000;
 
+/// The same while ranks of this node may access windows here.
+const SLEEP_BY_MEMORY_NS: u64 = 1_000_000;
+
 static HANDLE: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
 
 /// Start it. `None`: the system gives no thread, or no way to keep the program out.
@@ -70,7 +76,7 @@ pub fn end() {
 /// What to wait for before the next poll.
 enum Next {
     /// Something comes.
-    Readable([RawFd; NETWORKS]),
+    Readable([RawFd; NETWORKS], u64),
     /// There is more to be sent than there was room for.
     Room,
 }
@@ -95,7 +101,7 @@ fn work(shared: &'static Shared) {
                 room_pause =
                     if happened { ROOM_PAUSE } else { (2 * room_pause).min(ROOM_PAUSE_MAX) };
                 match next {
-                    Next::Readable(descriptors) => sleep_on(descriptors),
+                    Next::Readable(descriptors, ns) => sleep_on(descriptors, ns),
                     Next::Room => std::thread::sleep(room_pause),
                 }
             }
@@ -120,16 +126,19 @@ fn look(shared: &'static Shared) -> Option<(bool, Next)> {
     count_call(&driver);
     let descriptors = driver.host.transports.wait_descriptors();
     let descriptors = descriptors.filter(|_| !lacks_room(&driver));
+    // What comes through shared memory makes no descriptor readable.
+    let by_memory = driver.host.windows.are_served() && driver.host.transports.has_node();
+    let ns = if by_memory { SLEEP_BY_MEMORY_NS } else { SLEEP_NS };
     drop(driver);
     if shared.threads {
         shared.deliver(shared.enter());
     }
-    Some((happened, descriptors.map_or(Next::Room, Next::Readable)))
+    Some((happened, descriptors.map_or(Next::Room, |these| Next::Readable(these, ns))))
 }
 
-fn sleep_on(descriptors: [RawFd; NETWORKS]) {
+fn sleep_on(descriptors: [RawFd; NETWORKS], ns: u64) {
     // One may be another one by now: then we poll once more.
-    if os::sleep_on(descriptors, SLEEP_NS) {
+    if os::sleep_on(descriptors, ns) {
         std::thread::sleep(ROOM_PAUSE);
     }
 }

@@ -5,7 +5,7 @@ use crate::engine::backoff::Sleep;
 use crate::engine::deferred_receives;
 use crate::engine::detached_sends;
 use crate::engine::driver_state::Unposted;
-use crate::engine::shared::Shared;
+use crate::engine::shared::{EngineGuard, Shared};
 use crate::ffi::operation::Op;
 use crate::ffi::table::{DONE, PENDING};
 use crate::os;
@@ -17,6 +17,8 @@ use rustbtl_fragments::ids::CommId;
 const PROGRAM_POLLS: u32 = 16;
 /// Where processors are shared: turns of one poll each between two of these calls.
 const TURNS_OVERSUBSCRIBED: u32 = 32;
+/// So many calls in a row may find nothing before others get the processor, where it is shared.
+const FRUITLESS_CALLS: u32 = 4;
 /// With threads: polls before the thread goes to sleep where the others are.
 const LOOKS_THREADS: u32 = 200;
 
@@ -130,6 +132,52 @@ fn wait_crowded(shared: &'static Shared, op: Op) -> i32 {
             // SAFETY: nothing is borrowed; it comes back into rustbtl_progress.
             unsafe { (shared.glue.progress)() };
         }
+        give_way(shared);
+    }
+}
+
+/// Wait for what no operation shows. `ask` is called with the right to touch the process, at least
+/// once, each time after a poll.
+pub fn wait_until<T>(
+    shared: &'static Shared,
+    mut ask: impl FnMut(&mut EngineGuard) -> Option<T>,
+) -> T {
+    let mut turn = 0u32;
+    loop {
+        let mut entered = shared.enter();
+        entered.post_late();
+        let happened = entered.poll() > 0;
+        let answer = ask(&mut entered);
+        let patience = entered.idle.spin_limit(&shared.glue);
+        shared.deliver(entered);
+        if let Some(answer) = answer {
+            if !happened {
+                let_others_run(shared);
+            }
+            return answer;
+        }
+        turn = turn.wrapping_add(1);
+        if turn.is_multiple_of(PROGRAM_POLLS) {
+            // SAFETY: nothing is borrowed; it comes back into rustbtl_progress.
+            unsafe { (shared.glue.progress)() };
+        }
+        if !happened && turn >= patience {
+            give_way(shared);
+        }
+    }
+}
+
+/// A call has found nothing new and returns. Programs ask in loops: those that they wait for may
+/// need this processor.
+fn let_others_run(shared: &'static Shared) {
+    let mut entered = shared.enter();
+    if !entered.idle.shares_processors(&shared.glue) {
+        return;
+    }
+    entered.fruitless = entered.fruitless.wrapping_add(1);
+    let gives_way = entered.fruitless > FRUITLESS_CALLS;
+    drop(entered);
+    if gives_way {
         give_way(shared);
     }
 }

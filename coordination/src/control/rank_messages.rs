@@ -322,6 +322,12 @@ class 2 ToRank {
         /// Repeated in the answer.
         sample: u32,
     },
+    /// All sets that had failed have completed their replays: one-sided operations that nothing is
+    /// known of are applied again (docs/adr/0037).
+    47 ReplaysOver {
+        /// The receiver's, by then.
+        incarnation: Incarnation,
+    },
     /// From the guardian: where `Determinants` can be sent without a detour.
     43 Coordinator {
         /// With blanks between them, each as `IP:PORT`.

@@ -1,12 +1,13 @@
 //! Determinants as bytes: a kind, then integers of 7 bits a byte (LEB128), signed ones zigzag.
 //!
 //! Typical sizes: a match 8 bytes, a successful test 3, a run of failed ones 13, a time 9,
-//! a date 9; readings of clocks 10 and two or three for each.
+//! a date 9; readings of clocks 10 and two or three for each; one-sided operations 6 to 13 for each
+//! change of origin or tick.
 
 use super::clock_readings;
-use super::{CallKind, Determinant, NondetCall, Outcome, TimeReading};
+use super::{AppliedRun, CallKind, Determinant, NondetCall, Outcome, TimeReading};
 use core::fmt;
-use rustbtl_fragments::ids::{MessageName, MessageSeq, PeerId, ReceiveName};
+use rustbtl_fragments::ids::{CommRank, ContextId, MessageName, MessageSeq, PeerId, ReceiveName};
 use rustbtl_fragments::little_endian::LittleEndian;
 
 const MATCHED: u8 = 1;
@@ -19,6 +20,7 @@ const CANCELLED_LATE: u8 = 7;
 const FOUND_TIME: u8 = 8;
 const DATE: u8 = 9;
 const READINGS: u8 = 10;
+const APPLIED: u8 = 11;
 
 /// Bytes that are no determinant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -131,6 +133,11 @@ pub fn encode(determinant: &Determinant, out: &mut Vec<u8>) {
             out.push(READINGS);
             clock_readings::encode(readings, out);
         }
+        Determinant::Applied(AppliedRun { window, source, count, tick }) => {
+            out.push(APPLIED);
+            let numbers = [window.0.into(), source.0.into(), *count, *tick];
+            numbers.into_iter().for_each(|number| put(out, number));
+        }
     }
 }
 
@@ -186,6 +193,14 @@ pub fn decode(from: &mut &[u8]) -> Result<Determinant, CodecError> {
             Determinant::ProgramTime(TimeReading { call, calls, seconds })
         }
         READINGS => Determinant::Readings(Box::new(clock_readings::decode(from)?)),
+        APPLIED => {
+            let (window, source) = (ContextId(take_u32(from)?), CommRank(take_u32(from)?));
+            let (count, tick) = (take(from)?, take(from)?);
+            if count == 0 {
+                return Err(CodecError::Range);
+            }
+            Determinant::Applied(AppliedRun { window, source, count, tick })
+        }
         _ => {
             let call = match kind {
                 FOUND_DONE..=FOUND_TIME => take_call(from)?,

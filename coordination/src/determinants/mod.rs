@@ -41,7 +41,7 @@ pub use replica::{BatchRefused, DeterminantReplica, choose_history};
 pub use set_order::SetOrder;
 
 use core::fmt;
-use rustbtl_fragments::ids::{MessageName, ReceiveName};
+use rustbtl_fragments::ids::{CommRank, ContextId, MessageName, ReceiveName};
 
 /// Which kind of nondeterministic call was made.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -173,4 +173,19 @@ pub enum Determinant {
     ProgramTime(TimeReading),
     /// What consecutive calls on one of the other clocks were given.
     Readings(Box<Readings>),
+    /// Operations of one origin were applied to a window of this process, one after the other.
+    Applied(AppliedRun),
+}
+
+/// One-sided operations of one origin in a row: `fragments/rma` says what it is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AppliedRun {
+    /// The window's communicator.
+    pub window: ContextId,
+    /// Rank of the origin there.
+    pub source: CommRank,
+    /// How many; at least 1.
+    pub count: u64,
+    /// Actions of the program by then; 0: of an active epoch, which says when.
+    pub tick: u64,
 }

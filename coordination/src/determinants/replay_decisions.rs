@@ -15,8 +15,8 @@
 //! * D5 What was read from clocks is recorded before the next match, run and outcome: the program's
 //!   calls may depend on it, so none of them is ever known without it.
 
+use super::{AppliedRun, CallKind, Determinant, NondetCall, Outcome, ProgramTime, mix};
 use super::{CLOCKS, ClockReadings, Readings, Ticks};
-use super::{CallKind, Determinant, NondetCall, Outcome, ProgramTime, mix};
 use core::fmt;
 use rustbtl_fragments::engine::ReplayDeterminants;
 use rustbtl_fragments::ids::{MessageName, ReceiveName};
@@ -102,6 +102,8 @@ pub struct ReplayDecisions {
     open_clocks: u32,
     /// Readings for which there was no room in what is collected: not numbered yet, in place.
     readings: VecDeque<Readings>,
+    /// Of one-sided operations, after a restore.
+    applied: Vec<AppliedRun>,
 }
 
 const _: () = assert!(CLOCKS <= u32::BITS as usize);
@@ -228,7 +230,8 @@ impl ReplayDecisions {
             }
             Determinant::Matched { .. }
             | Determinant::ProgramTime(_)
-            | Determinant::Readings(_) => {
+            | Determinant::Readings(_)
+            | Determinant::Applied(_) => {
                 unreachable!("matches are the engine's, times the program's without asking")
             }
         }
@@ -335,6 +338,17 @@ impl ReplayDecisions {
         self.record(Determinant::Matched { receive, message });
     }
 
+    /// One-sided operations were applied.
+    pub fn applied(&mut self, run: AppliedRun) {
+        self.record_readings();
+        self.record(Determinant::Applied(run));
+    }
+
+    /// What [`ReplayDecisions::restored`] found of one-sided operations, for who repeats them.
+    pub fn take_applied(&mut self) -> Vec<AppliedRun> {
+        core::mem::take(&mut self.applied)
+    }
+
     /// The process was restored from a snapshot: these determinants of it were kept, of any
     /// number. Gives what the engine is to force.
     ///
@@ -345,6 +359,7 @@ impl ReplayDecisions {
         let mut forced = ReplayDeterminants::default();
         let mut clock = self.clock;
         let (mut past, mut dates, mut readings) = (Vec::new(), Vec::new(), Vec::new());
+        let mut applied = Vec::new();
         for numbered in kept.iter().filter(|numbered| numbered.number >= self.clock) {
             if numbered.number != clock {
                 return Err(clock);
@@ -363,6 +378,10 @@ impl ReplayDecisions {
                     readings.push(**those);
                     continue;
                 }
+                Determinant::Applied(run) => {
+                    applied.push(*run);
+                    continue;
+                }
                 Determinant::Outcome { call, outcome } => match outcome {
                     Outcome::Message(message) if call.kind == CallKind::Claim => {
                         forced.claimed.push(*message);
@@ -376,6 +395,7 @@ impl ReplayDecisions {
         }
         self.clock = clock;
         self.past.extend(past);
+        self.applied = applied;
         self.dates.restored(dates);
         self.clocks.iter_mut().for_each(ClockReadings::restored);
         self.open_clocks = 0;
@@ -397,6 +417,7 @@ impl fmt::Display for Determinant {
             }
             Self::Outcome { call, outcome } => write!(f, "{call} gives {outcome:?}"),
             Self::ProgramTime(date) => write!(f, "{date:?}"),
+            Self::Applied(run) => write!(f, "{run:?}"),
             Self::Readings(readings) => {
                 let (clock, calls) = (readings.clock, readings.calls());
                 write!(f, "{calls} readings of clock {clock}")

@@ -18,6 +18,12 @@ pub struct Null {
     pub assigned_ids: Vec<(u64, ReceiveId)>,
     /// Matches that are determinants.
     pub matched: Vec<(ReceiveName, MessageName)>,
+    /// Messages for the driver: context, source and tag, and their bytes.
+    pub direct: Vec<((u32, u32, i32), usize)>,
+    /// The token of a long one, if the driver takes it.
+    pub room_for: Option<u64>,
+    /// Of both peers.
+    pub eager_bytes_max: u32,
     memory: [u8; 4096],
 }
 
@@ -25,7 +31,17 @@ impl Null {
     pub fn new() -> Self {
         let frame = Vec::with_capacity(8192);
         let (assigned_ids, matched) = (Vec::new(), Vec::new());
-        Self { frame, completed: 0, last: 0, assigned_ids, matched, memory: [7; 4096] }
+        Self {
+            frame,
+            completed: 0,
+            last: 0,
+            assigned_ids,
+            matched,
+            direct: Vec::new(),
+            room_for: None,
+            eager_bytes_max: 4096,
+            memory: [7; 4096],
+        }
     }
 }
 
@@ -43,7 +59,7 @@ impl Host for Null {
         PeerInfo {
             set: SetId(0),
             incarnation: Incarnation(0),
-            eager_bytes_max: 4096,
+            eager_bytes_max: self.eager_bytes_max,
             chunk_bytes_max: 4096,
         }
     }
@@ -117,6 +133,14 @@ impl Host for Null {
 
     fn receive_id_assigned(&mut self, token: u64, receive: ReceiveId) {
         self.assigned_ids.push((token, receive));
+    }
+
+    fn direct_message(&mut self, of: ContextId, from: CommRank, tag: i32, payload: &[u8]) {
+        self.direct.push(((of.0, from.0, tag), payload.len()));
+    }
+
+    fn direct_buffer(&mut self, _: ContextId, _: CommRank, _: i32, n: u64) -> Option<(u64, u64)> {
+        self.room_for.map(|token| (n, token))
     }
 
     fn checkpoint_frame(&mut self, _: PeerId, _: CheckpointFrame) {}

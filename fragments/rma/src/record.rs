@@ -111,6 +111,11 @@ impl Replay {
         Self { runs: runs.into_iter().filter(|run| run.count > 0).collect() }
     }
 
+    /// These follow.
+    pub fn extend(&mut self, runs: impl IntoIterator<Item = Applied>) {
+        self.runs.extend(runs.into_iter().filter(|run| run.count > 0));
+    }
+
     /// Is all of it applied?
     pub fn is_exhausted(&self) -> bool {
         self.runs.is_empty()

@@ -1,9 +1,9 @@
 //! Frames that arrive.
 
 use super::replay::{message_name, receive_name};
-use super::state::{Announced, Comm, LinkState, Progress, UnexpectedMessage};
+use super::state::{Announced, Comm, LinkState, PendingReceive, Progress, UnexpectedMessage};
 use super::{Engine, FrameError, Host, UnpostedReceive};
-use crate::host::Status;
+use crate::host::{DIRECT_TAGS, Status};
 use crate::ids::{CommRank, ContextId, MessageSeq, PeerId, SendId};
 use crate::matching::{ANY_SOURCE, ANY_TAG, Key};
 use crate::wire::{
@@ -74,7 +74,7 @@ impl<H: Host> Engine<H> {
         let bytes = payload.len() as u64;
         if !wanted.0.takes(&key) {
             self.accept(host, from, header, bytes, 0)?;
-            self.store_unexpected(key, from, header.sequence, bytes, payload, None);
+            self.store_unexpected(host, key, from, header.sequence, bytes, payload, None);
             return Ok(None);
         }
         self.accept(host, from, header, bytes, counts(&key))?;
@@ -140,7 +140,15 @@ impl<H: Host> Engine<H> {
             let status = self.deliver(host, &mut receive.buffer, key, payload);
             host.complete(receive.token, status);
         } else {
-            self.store_unexpected(key, from, header.sequence, payload.len() as u64, payload, None);
+            self.store_unexpected(
+                host,
+                key,
+                from,
+                header.sequence,
+                payload.len() as u64,
+                payload,
+                None,
+            );
         }
         Ok(())
     }
@@ -210,7 +218,7 @@ impl<H: Host> Engine<H> {
         inline: &[u8],
     ) {
         let Some(slot) = self.find_posted(host, key, from, sequence) else {
-            self.store_unexpected(key, from, sequence, total, inline, Some(announced));
+            self.store_unexpected(host, key, from, sequence, total, inline, Some(announced));
             return;
         };
         let receive = self.receives.at(slot);
@@ -239,14 +247,16 @@ impl<H: Host> Engine<H> {
             let status: Status = self.deliver(host, &mut receive.buffer, key, payload);
             host.complete(receive.token, status);
         } else {
-            self.store_unexpected(key, me, sequence, payload.len() as u64, payload, None);
+            self.store_unexpected(host, key, me, sequence, payload.len() as u64, payload, None);
         }
     }
 
     /// Store a message for a receive that is posted later.
     #[inline(never)]
+    #[allow(clippy::too_many_arguments)]
     fn store_unexpected(
         &mut self,
+        host: &mut H,
         key: Key,
         peer: PeerId,
         sequence: u64,
@@ -254,6 +264,9 @@ impl<H: Host> Engine<H> {
         payload: &[u8],
         announced: Option<Announced>,
     ) {
+        if DIRECT_TAGS.contains(&key.tag) {
+            return self.hand_to_driver(host, key, peer, sequence, total, payload, announced);
+        }
         self.counters.unexpected_messages += 1;
         let mut bytes = self.pool.take(payload.len());
         bytes.extend_from_slice(payload);
@@ -263,6 +276,36 @@ impl<H: Host> Engine<H> {
             return;
         }
         self.unexpected.insert(slot, key);
+    }
+
+    /// A message for which no receive is ever posted.
+    #[allow(clippy::too_many_arguments)]
+    fn hand_to_driver(
+        &mut self,
+        host: &mut H,
+        key: Key,
+        peer: PeerId,
+        sequence: u64,
+        total: u64,
+        payload: &[u8],
+        announced: Option<Announced>,
+    ) {
+        let (context, source) = (ContextId(key.context), CommRank(key.source));
+        let Some(announced) = announced else {
+            host.direct_message(context, source, key.tag, payload);
+            return;
+        };
+        let Some((buffer, token)) = host.direct_buffer(context, source, key.tag, total) else {
+            return;
+        };
+        let Announced { send, digest, .. } = announced;
+        let progress = Progress::Stale;
+        let receive =
+            PendingReceive { buffer, token, key, progress, peer, sequence, send, total, digest };
+        let (slot, _) = self.receives.insert(receive);
+        if let Some((token, status)) = self.begin_transfer(host, slot, announced, payload) {
+            host.complete(token, status);
+        }
     }
 
     /// The receive that takes an arriving message; it is taken out of `fifo` or `posted`.

@@ -401,6 +401,11 @@ impl<H: Host> Engine<H> {
         reserved.filter(takes).chain(found).min_by_key(|slot| self.messages.at(*slot).sequence)
     }
 
+    /// The name of a communicator, the same at all its members.
+    pub fn name_of(&self, comm: CommId) -> ContextId {
+        ContextId(self.comms[comm.0 as usize].context)
+    }
+
     /// MPI's context id of a communicator, for the record of a probe.
     pub fn context_of(&self, comm: CommId) -> u16 {
         ContextId(self.comms[comm.0 as usize].context).number() as u16

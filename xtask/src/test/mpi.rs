@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::header::Header;
 use super::job::{Outcome, TestJob};
+use super::one_sided_component;
 use super::scratch::Scratch;
 use super::summary::Tier;
 use crate::error::{Context, Failure, Result};
@@ -25,6 +26,13 @@ pub enum Over<'a> {
     Component,
     /// The installed Open MPI with our component, in jobs that record determinants.
     Protected,
+    /// The same two with our own one-sided component in place of Open MPI's.
+    OneSided {
+        /// In all layouts that a program allows; else in two.
+        all_shapes: bool,
+        /// Jobs that record determinants.
+        recorded: bool,
+    },
     /// An Open MPI that was built with our component.
     Tree(&'a Installed),
 }
@@ -50,14 +58,20 @@ impl Over<'_> {
         };
         match self {
             Over::Component | Over::Protected => all,
+            Over::OneSided { all_shapes: true, .. } => all,
+            Over::OneSided { .. } => one_sided_component::some_shapes(&all),
             Over::Tree(_) => all.iter().copied().filter(largest).collect(),
         }
     }
+
+    fn records(&self) -> bool {
+        matches!(self, Over::Protected | Over::OneSided { recorded: true, .. })
+    }
 }
 
-/// Compiles and runs them all.
+/// Compiles and runs them all, but those that only our one-sided component can pass.
 pub fn run_over(tier: &mut Tier, over: &Over) {
-    run_some(tier, over, |_| true);
+    run_some(tier, over, |name| !one_sided_component::is_for_it(name));
 }
 
 /// Only the programs whose name is wanted.
@@ -135,7 +149,10 @@ impl Run<'_> {
             job = job.with(&["--env", variable]);
         }
         job = self.over.job(job);
-        if matches!(self.over, Over::Protected) {
+        if matches!(self.over, Over::OneSided { .. }) {
+            job = job.with(&one_sided_component::OPTIONS);
+        }
+        if self.over.records() {
             let folder = scratch.0.display().to_string();
             job = job.with(&["--mca", "vprotocol_correlated_checkpoint_dir", &folder]);
             job = job.with(&["--env", "RUSTBTL_RECORD=1"]);
@@ -176,10 +193,11 @@ fn matching_line(text: &str, expression: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_string())
 }
 
-/// Names of all programs, in order.
+/// Names of all programs but those of `one_sided_component`, in order.
 pub fn names() -> Result<Vec<String>> {
     let programs = sources()?.into_iter().filter(|source| !header(source).is_library);
-    Ok(programs.map(|source| name(&source)).collect())
+    let names = programs.map(|source| name(&source));
+    Ok(names.filter(|name| !one_sided_component::is_for_it(name)).collect())
 }
 
 /// Does the program of this name need so much memory that nothing should run beside it?

@@ -251,6 +251,32 @@ impl Rma {
         self.tick.0 += 1;
     }
 
+    /// Did the program's last action not happen? It tries it again, and counts it then.
+    pub fn undo_action(&mut self) {
+        self.tick.0 -= 1;
+    }
+
+    /// Are there windows?
+    pub fn has_windows(&self) -> bool {
+        !self.windows.is_empty()
+    }
+
+    /// Would an operation on this memory of the target be refused for its range, or for a rank that
+    /// is not there? For operations that are issued in several.
+    ///
+    /// # Errors
+    /// `Window`, `Rank`, `Range`.
+    pub fn check_range(
+        &self,
+        window: ContextId,
+        target: CommRank,
+        displacement: i64,
+        layout: &crate::layout::Layout,
+    ) -> Result<(), RmaError> {
+        let found = self.windows.get(&window).ok_or(RmaError::Window)?;
+        found.setup.check_range(target, displacement, layout)
+    }
+
     /// What the driver is to do next.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
@@ -274,6 +300,13 @@ impl Rma {
         // What was recorded and not taken is of the past, too, or was lost with it.
         self.recorder = Recorder::default();
         self.replay = Some(Replay::new(record));
+    }
+
+    /// As [`Rma::begin_replay`], where the checkpoint was taken while an earlier record was being
+    /// followed: `record` goes on behind what is left of that.
+    pub fn resume_replay(&mut self, record: impl IntoIterator<Item = Applied>) {
+        self.recorder = Recorder::default();
+        self.replay.get_or_insert_default().extend(record);
     }
 
     /// Is everything applied that the record names? A part of being through with the replay.

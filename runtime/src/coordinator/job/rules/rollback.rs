@@ -524,6 +524,21 @@ impl Job {
         }
         if let Some(set) = self.done(id, Phase::Replaying) {
             self.set_replay_complete(now, set);
+        } else if self.recovery.rollbacks.is_empty() {
+            // Another coordinator may have known of the replay, and ended before it said this.
+            self.send_replays_over(&[id]);
+        }
+    }
+
+    /// For the one-sided operations that they have put off.
+    fn send_replays_over(&mut self, ranks: &[PeerId]) {
+        for &id in ranks {
+            let Some(incarnation) = self.ranks.get(&id).map(|rank| rank.incarnation) else {
+                continue;
+            };
+            if incarnation > Incarnation(0) {
+                self.send(id, ToRank::ReplaysOver { incarnation });
+            }
         }
     }
 
@@ -537,6 +552,8 @@ impl Job {
         }
         self.input(now, Input::ReplayComplete { set });
         if self.recovery.rollbacks.is_empty() {
+            let all: Vec<PeerId> = self.ranks.keys().copied().collect();
+            self.send_replays_over(&all);
             self.sample_waiting_again(now);
         }
     }

@@ -1,0 +1,98 @@
+//! Windows of one-sided communication: what lies between the engine and `Rma`, the machine of
+//! windows (`fragments/rma`). Its DESIGN.md has the driver's contract; docs/adr/0037 the reasons.
+//!
+//! * `inbox`: messages of the engine whose receiver is the machine, in the order of their streams;
+//! * `messages`: messages that this process sends for the machine, and buffers of those that come;
+//! * `memory`: the process's memory, as the machine touches it;
+//! * `progress`: one step of the machine: apply, record, send, in this order.
+
+pub mod inbox;
+pub mod memory;
+pub mod messages;
+pub mod progress;
+
+use crate::engine::windows::inbox::Inbox;
+use crate::ffi::operation::Op;
+use rustbtl_fragments::ids::{CommId, ContextId};
+use rustbtl_rma::ids::OperationId;
+use rustbtl_rma::machine::{Limits, Rma};
+use rustbtl_rma::wire::PART_BYTES_MAX;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Packed bytes of an operation in one message. Those that a target keeps for their epoch are
+/// memory of the target.
+const PART_BYTES: u64 = 4 << 20;
+const _: () = assert!(PART_BYTES <= PART_BYTES_MAX);
+
+/// Where fetched data goes.
+#[derive(Clone, Copy, Debug)]
+pub enum ResultBuffer {
+    /// Contiguous memory of the program; nobody is told that it is there.
+    Memory(*mut u8),
+    /// What C gave: completed with the last of the operations that fill it.
+    Operation {
+        /// Its operation.
+        op: Op,
+        /// Is this the last?
+        is_last: bool,
+    },
+}
+
+/// An operation that gets data.
+#[derive(Clone, Copy, Debug)]
+pub struct FetchedInto {
+    pub(crate) buffer: ResultBuffer,
+    /// Packed bytes of the buffer before its data.
+    pub(crate) first: u64,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Windows {
+    /// The machine.
+    pub rma: Rma,
+    pub(crate) inbox: Inbox,
+    pub(crate) comms: BTreeMap<ContextId, CommId>,
+    /// Windows that others may access while the program computes.
+    pub(crate) served: BTreeSet<ContextId>,
+    pub(crate) results: BTreeMap<OperationId, FetchedInto>,
+    /// Own messages that the engine has done with.
+    pub(crate) finished: Vec<Op>,
+    /// Rule 3 of the replay: C is notified of nothing.
+    pub(crate) holds: bool,
+}
+
+impl Default for Windows {
+    fn default() -> Self {
+        Self {
+            rma: Rma::new(Limits { part_bytes_max: PART_BYTES }),
+            inbox: Inbox::default(),
+            comms: BTreeMap::new(),
+            served: BTreeSet::new(),
+            results: BTreeMap::new(),
+            finished: Vec::new(),
+            holds: false,
+        }
+    }
+}
+
+impl Windows {
+    /// Is something here for the machine, or has it to look again?
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        self.inbox.has_ready() || !self.finished.is_empty() || self.holds
+    }
+
+    /// Does somebody have to look for messages while the program computes?
+    #[inline]
+    pub fn are_served(&self) -> bool {
+        !self.served.is_empty()
+    }
+
+    /// An operation of an own message, or of one that is coming, is complete.
+    pub(crate) fn completed(&mut self, op: Op) {
+        if !self.inbox.completed(op) {
+            self.finished.push(op);
+        }
+    }
+}

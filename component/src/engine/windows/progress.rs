@@ -1,0 +1,213 @@
+//! One step of the machine of windows: what others have sent is handed in and applied; what was
+//! applied is recorded; only then leaves what depends on it (the driver's contract, rule 2).
+
+use crate::determinants::set_order::{SLOW_PATH, WINDOWS, acts};
+use crate::engine::driver_state::Driver;
+use crate::engine::windows::memory::ProcessMemory;
+use crate::engine::windows::messages::{MessageRef, Stream, tag_of};
+use crate::engine::windows::{FetchedInto, ResultBuffer};
+use core::sync::atomic::Ordering;
+use rustbtl_coordination::determinants::AppliedRun;
+use rustbtl_fragments::engine::{Mode, SendError, SendOutcome};
+use rustbtl_fragments::host::Host;
+use rustbtl_fragments::ids::{CommRank, ContextId};
+use rustbtl_rma::error::RmaError;
+use rustbtl_rma::ids::{OperationId, Tick};
+use rustbtl_rma::machine::{Fault, Lane, Output};
+use rustbtl_rma::record::Applied;
+
+impl Driver {
+    /// The program does something of MPI: the machine counts it.
+    #[inline]
+    pub(crate) fn count_action(&mut self, tag: i32) {
+        if SLOW_PATH.load(Ordering::Relaxed) & WINDOWS != 0 && acts(tag) {
+            self.host.windows.rma.action();
+            self.hold_completions();
+        }
+    }
+
+    /// It does not, yet: it tries again.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn undo_action(&mut self, tag: i32) {
+        if SLOW_PATH.load(Ordering::Relaxed) & WINDOWS != 0 && acts(tag) {
+            self.host.windows.rma.undo_action();
+        }
+    }
+
+    /// After each call of the machine, and when messages for it are here.
+    #[inline(never)]
+    pub fn progress_windows(&mut self) {
+        loop {
+            while let Some((stream, message)) = self.host.windows.inbox.take() {
+                let Stream { window, from, lane } = stream;
+                let rma = &mut self.host.windows.rma;
+                let taken = match lane {
+                    Lane::Operations => rma.on_operation(window, from, message),
+                    Lane::Replies => rma.on_reply(window, from, &message),
+                };
+                if let Err(fault) = taken {
+                    self.window_fault(fault);
+                }
+            }
+            if let Err(fault) = self.host.windows.rma.progress(&mut ProcessMemory) {
+                self.window_fault(fault);
+            }
+            self.record_applied();
+            while let Some(output) = self.host.windows.rma.poll_output() {
+                self.carry_out(output);
+            }
+            if !self.host.windows.inbox.has_ready() {
+                break;
+            }
+        }
+        while let Some(op) = self.host.windows.finished.pop() {
+            // SAFETY: the engine has done with it.
+            drop(unsafe { MessageRef::of(op).take() });
+        }
+        self.hold_completions();
+        self.host.push_now();
+    }
+
+    /// Rule 3 of the replay.
+    fn hold_completions(&mut self) {
+        let holds = self.host.windows.rma.holds_completions();
+        if holds != self.host.windows.holds {
+            self.host.windows.holds = holds;
+            self.host.set_completes_at_once();
+        }
+        if !holds && self.replaying {
+            self.update_slow_path();
+        }
+    }
+
+    /// The process was restored from an image. `applied`: what it had applied after that.
+    pub(crate) fn replay_windows(&mut self, applied: Vec<AppliedRun>) {
+        let rma = &mut self.host.windows.rma;
+        let runs = applied.into_iter().map(|AppliedRun { window, source, count, tick }| Applied {
+            window,
+            source,
+            count,
+            tick: Tick(tick),
+        });
+        if self.replaying {
+            rma.resume_replay(runs);
+        } else {
+            // All are rolled back together: nothing of the past is left.
+            rma.begin_replay([]);
+            rma.end_replay();
+        }
+        self.hold_completions();
+    }
+
+    /// All sets that had failed are through with their replays (rule 4). False: this process is
+    /// not.
+    pub fn end_window_replay(&mut self) -> bool {
+        let ended = self.host.windows.rma.end_replay();
+        self.progress_windows();
+        ended
+    }
+
+    /// Counted in the set's order before anything that depends on it is sent.
+    fn record_applied(&mut self) {
+        if !self.host.windows.rma.has_recorded() {
+            return;
+        }
+        let runs = self.host.windows.rma.take_recorded();
+        if !self.host.record.is_on() {
+            return;
+        }
+        let decisions = &mut self.host.record.decisions;
+        decisions.before_library_action();
+        for Applied { window, source, count, tick: Tick(tick) } in runs {
+            decisions.applied(AppliedRun { window, source, count, tick });
+        }
+        self.host.flush_recorded();
+    }
+
+    fn carry_out(&mut self, output: Output) {
+        match output {
+            Output::Send { window, to, lane, message } => self.send_of(window, to, lane, message),
+            Output::Data { operation, first, data } => {
+                let Some(&FetchedInto { buffer, first: before }) =
+                    self.host.windows.results.get(&operation)
+                else {
+                    return;
+                };
+                match buffer {
+                    ResultBuffer::Memory(start) => {
+                        let into = start.wrapping_add((before + first) as usize);
+                        // SAFETY: inside of the program's result buffer, which it does not touch
+                        // before the next synchronization.
+                        unsafe {
+                            core::ptr::copy_nonoverlapping(data.as_ptr(), into, data.len());
+                        }
+                    }
+                    ResultBuffer::Operation { mut op, .. } => {
+                        self.host.unpack(&mut op, before + first, &data);
+                    }
+                }
+            }
+            Output::Completed { operation, error } => self.fetched(operation, error),
+        }
+    }
+
+    fn fetched(&mut self, operation: OperationId, error: Option<RmaError>) {
+        let Some(FetchedInto { buffer, .. }) = self.host.windows.results.remove(&operation) else {
+            return;
+        };
+        if let ResultBuffer::Operation { mut op, is_last } = buffer {
+            if let Some(error) = error {
+                op.set_outcome(error.code().into());
+            }
+            if is_last {
+                self.host.done.push_back(op);
+            }
+        }
+    }
+
+    fn send_of(&mut self, window: ContextId, to: CommRank, lane: Lane, bytes: Vec<u8>) {
+        let Some(&comm) = self.host.windows.comms.get(&window) else { return };
+        let Some(message) = MessageRef::to_send(bytes) else { return };
+        let mut op = message.op();
+        let (tag, bytes) = (tag_of(lane), op.bytes());
+        self.host.allow_copy_later(false);
+        let mode = Mode::Standard;
+        let sent = self.timed(|engine, host| engine.send(host, comm, to, tag, mode, op, bytes, op));
+        match sent {
+            // SAFETY: the engine has done with it.
+            Ok(SendOutcome::Complete) => drop(unsafe { message.take() }),
+            Ok(SendOutcome::Pending(id)) => {
+                op.set_id(id.0);
+                if self.detach_send(op) {
+                    self.host.windows.finished.push(op);
+                }
+            }
+            Err(SendError::Log(full)) => {
+                self.host.report_log_full(full.bytes);
+                self.host.glue.fatal("window-log-full", &[&full.bytes.to_string()]);
+            }
+        }
+    }
+
+    #[cold]
+    fn window_fault(&mut self, fault: Fault) -> ! {
+        if fault == Fault::Diverged {
+            self.host.replay_diverged(&fault.to_string());
+        }
+        self.host.glue.fatal("protocol", &["another rank", &fault.to_string()])
+    }
+}
+
+impl crate::engine::host::EngineHost {
+    /// May C be notified of complete operations where they are complete? Not with threads, nor
+    /// where somebody else than the program is inside, nor while a replay holds completions.
+    pub(crate) fn set_completes_at_once(&mut self) {
+        self.completes_at_once = !self.threads && !self.is_taken && !self.windows.holds;
+    }
+
+    /// An operation that gets data is complete, for C, when its data is here.
+    pub(crate) fn expect_data(&mut self, operation: OperationId, into: FetchedInto) {
+        self.windows.results.insert(operation, into);
+    }
+}

@@ -1,0 +1,135 @@
+//! Put, get, accumulates, compare and swap.
+
+use crate::engine::driver_state::Driver;
+use crate::engine::windows::{FetchedInto, ResultBuffer};
+use crate::ffi::operation::Op as Pending;
+use crate::ffi::table::{Access, FAILED, Operation, Row};
+use crate::mpi::one_sided::layouts::layouts_of;
+use crate::mpi::one_sided::{call, code};
+use rustbtl_fragments::ids::{CommRank, ContextId};
+use rustbtl_rma::arithmetic::Op;
+use rustbtl_rma::error::RmaError;
+use rustbtl_rma::layout::Layout;
+use rustbtl_rma::primitive::Primitive;
+
+const PUT: u32 = 1;
+const GET: u32 = 2;
+const ACCUMULATE: u32 = 3;
+
+/// Where what is fetched goes: memory, or an operation that C keeps until it is complete.
+///
+/// # Safety
+/// Null, or an operation as glue.h describes it.
+unsafe fn result_of(operation: *mut Operation) -> Option<ResultBuffer> {
+    // SAFETY: the caller's promise.
+    let op = unsafe { Pending::new(operation) }?;
+    Some(match op.on_stack() {
+        true => ResultBuffer::Memory(op.start()),
+        false => ResultBuffer::Operation { op, is_last: true },
+    })
+}
+
+/// One access to a target's memory. 0, or an error of `enum rustbtl_rma`: then nothing was done.
+///
+/// # Safety
+/// Null, or as glue.h describes it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_window_access(access: *const Access) -> i32 {
+    // SAFETY: the caller's promise.
+    let Some(access) = (unsafe { access.as_ref() }) else { return FAILED };
+    let (rows, data): (&[Row], &[u8]) = (&[], &[]);
+    let rows = match access.rows.is_null() {
+        true => rows,
+        // SAFETY: the caller's promise.
+        false => unsafe { core::slice::from_raw_parts(access.rows, access.row_count as usize) },
+    };
+    let data = match access.bytes {
+        0 => data,
+        // SAFETY: the caller's promise.
+        bytes => unsafe { core::slice::from_raw_parts(access.data, bytes as usize) },
+    };
+    // SAFETY: the caller's promise.
+    let result = unsafe { result_of(access.result) };
+    let layouts = match layouts_of(access, rows) {
+        Ok(layouts) => layouts,
+        Err(error) => return code(Err(error)),
+    };
+    call(|driver| code(issue(driver, access, &layouts, data, result)))
+}
+
+fn issue(
+    driver: &mut Driver,
+    access: &Access,
+    layouts: &[Layout],
+    data: &[u8],
+    result: Option<ResultBuffer>,
+) -> Result<(), RmaError> {
+    let (window, target) = (ContextId(access.window), CommRank(access.target));
+    let at = access.displacement;
+    let op = match access.kind {
+        PUT | GET => Op::Replace,
+        _ => u8::try_from(access.op).ok().and_then(Op::from_code).ok_or(RmaError::Op)?,
+    };
+    let mut all = 0u64;
+    for layout in layouts {
+        driver.host.windows.rma.check_range(window, target, at, layout)?;
+        let bytes = layout.packed_bytes().ok_or(RmaError::Type)?;
+        all = all.checked_add(bytes).ok_or(RmaError::Type)?;
+    }
+    let sends = access.kind == PUT || access.kind != GET && op != Op::NoOp;
+    if sends && all != data.len() as u64 {
+        return Err(RmaError::Type);
+    }
+    let mut first = 0u64;
+    for (layout, number) in layouts.iter().zip(1..) {
+        let bytes = layout.packed_bytes().unwrap_or(0);
+        let data = if sends { &data[first as usize..][..bytes as usize] } else { &[][..] };
+        let rma = &mut driver.host.windows.rma;
+        let fetched = match access.kind {
+            PUT => rma.put(window, target, at, layout, data).map(|()| None),
+            GET => rma.get(window, target, at, layout).map(Some),
+            ACCUMULATE => rma.accumulate(window, target, at, layout, op, data).map(|()| None),
+            _ => rma.get_accumulate(window, target, at, layout, op, data).map(Some),
+        }?;
+        if let (Some(operation), Some(mut buffer)) = (fetched, result) {
+            if let ResultBuffer::Operation { is_last, .. } = &mut buffer {
+                *is_last = number == layouts.len();
+            }
+            driver.host.expect_data(operation, FetchedInto { buffer, first });
+        }
+        first += bytes;
+    }
+    Ok(())
+}
+
+/// MPI_Compare_and_swap; packed elements of a primitive. The result is contiguous.
+///
+/// # Safety
+/// `compare` and `new` are readable for an element, `result` stays writable for one until the next
+/// synchronization.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_window_compare_and_swap(
+    window: u32,
+    target: u32,
+    displacement: i64,
+    primitive: u32,
+    compare: *const u8,
+    new: *const u8,
+    result: *mut u8,
+) -> i32 {
+    let known = u8::try_from(primitive).ok().and_then(Primitive::from_code);
+    let Some(primitive) = known else { return code(Err(RmaError::Type)) };
+    // SAFETY: the caller's promise.
+    let compare = unsafe { core::slice::from_raw_parts(compare, primitive.size()) };
+    // SAFETY: the caller's promise.
+    let new = unsafe { core::slice::from_raw_parts(new, primitive.size()) };
+    let (window, target) = (ContextId(window), CommRank(target));
+    call(|driver| {
+        let rma = &mut driver.host.windows.rma;
+        let issued = rma.compare_and_swap(window, target, displacement, primitive, compare, new);
+        code(issued.map(|operation| {
+            let buffer = ResultBuffer::Memory(result);
+            driver.host.expect_data(operation, FetchedInto { buffer, first: 0 });
+        }))
+    })
+}

@@ -1,0 +1,46 @@
+//! One-sided communication as C calls it (`glue.h`): windows, accesses, synchronization. The
+//! machine is `fragments/rma`; `engine/windows` connects it to the engine.
+//!
+//! Each call counts as an action of the program before it is done, and `progress_windows` follows
+//! each call of the machine (its driver's contract, rules 2 and 3).
+
+pub mod accesses;
+pub mod layouts;
+pub mod synchronize;
+pub mod windows;
+
+use crate::engine::driver_state::Driver;
+use crate::engine::shared::shared;
+use crate::ffi::table::ANY;
+use rustbtl_fragments::ids::CommRank;
+use rustbtl_rma::error::RmaError;
+
+/// For C: 0, or the error's number on the wire (`enum rustbtl_rma`).
+pub(crate) fn code(result: Result<(), RmaError>) -> i32 {
+    result.map_or_else(|error| error.code().into(), |()| 0)
+}
+
+/// Call the machine: an action of the program, then what follows from it.
+pub(crate) fn call<T>(call: impl FnOnce(&mut Driver) -> T) -> T {
+    let shared = shared();
+    let mut driver = shared.enter();
+    driver.post_late();
+    driver.act(ANY);
+    let result = call(&mut driver);
+    driver.progress_windows();
+    shared.deliver(driver);
+    result
+}
+
+/// Ranks that C gives.
+///
+/// # Safety
+/// `ranks` is readable for `count`.
+pub(crate) unsafe fn ranks_of(ranks: *const u32, count: u32) -> Vec<CommRank> {
+    if count == 0 {
+        return Vec::new();
+    }
+    // SAFETY: the caller's promise.
+    let ranks = unsafe { core::slice::from_raw_parts(ranks, count as usize) };
+    ranks.iter().copied().map(CommRank).collect()
+}

@@ -1,0 +1,251 @@
+//! Fences, post and start, locks, flushes. Each begins at the machine and waits here: poll, apply,
+//! ask (the driver's contract, rule 6).
+
+use crate::determinants::set_order::epoch;
+use crate::engine::driver_state::Driver;
+use crate::engine::shared::shared;
+use crate::mpi::one_sided::{call, code, ranks_of};
+use crate::progress::wait::wait_until;
+use rustbtl_coordination::determinants::{CallKind, NondetCall, Outcome, ReplayDecision};
+use rustbtl_fragments::ids::{CommRank, ContextId};
+use rustbtl_rma::error::RmaError;
+use rustbtl_rma::machine::{FenceAssert, FenceStep, LockMode, Rma, Wait};
+
+/// `rustbtl_window_fence`: count, then `rustbtl_window_fence_counted`.
+const COUNT: i32 = 100;
+/// All targets, or no target in particular.
+const ALL: i32 = -1;
+
+fn poll(driver: &mut Driver, wait: &Wait) -> Option<Result<(), RmaError>> {
+    driver.progress_windows();
+    let over = driver.host.windows.rma.poll(wait);
+    if over.is_some() {
+        driver.progress_windows();
+    }
+    over
+}
+
+/// Begin, then wait for the end.
+fn wait_for(begin: impl FnOnce(&mut Rma) -> Result<Wait, RmaError>) -> i32 {
+    match call(|driver| begin(&mut driver.host.windows.rma)) {
+        Err(error) => code(Err(error)),
+        Ok(wait) => code(wait_until(shared(), |driver| poll(driver, &wait))),
+    }
+}
+
+/// The same, where as a rule there is nothing to wait for: others are not looked for then.
+fn begin(begin: impl FnOnce(&mut Rma) -> Result<Wait, RmaError>) -> i32 {
+    let begun = call(|driver| {
+        let wait = begin(&mut driver.host.windows.rma)?;
+        Ok((poll(driver, &wait), wait))
+    });
+    match begun {
+        Err(error) | Ok((Some(Err(error)), _)) => code(Err(error)),
+        Ok((Some(Ok(())), _)) => 0,
+        Ok((None, wait)) => code(wait_until(shared(), |driver| poll(driver, &wait))),
+    }
+}
+
+fn fence_assert(no_precede: i32, no_succeed: i32) -> FenceAssert {
+    FenceAssert { no_precede: no_precede != 0, no_succeed: no_succeed != 0 }
+}
+
+/// MPI_Win_fence begins. `RUSTBTL_RMA_COUNT`: sum `counts` over all ranks, rank by rank, and go on
+/// with the own sum.
+///
+/// # Safety
+/// `counts` has room for a number for each rank of the window.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_window_fence(
+    window: u32,
+    no_precede: i32,
+    no_succeed: i32,
+    counts: *mut u64,
+) -> i32 {
+    let assert = fence_assert(no_precede, no_succeed);
+    match call(|driver| driver.host.windows.rma.fence(ContextId(window), assert)) {
+        Err(error) => code(Err(error)),
+        Ok(FenceStep::Over) => 0,
+        Ok(FenceStep::Count(own)) => {
+            // SAFETY: the caller's promise.
+            unsafe { core::ptr::copy_nonoverlapping(own.as_ptr(), counts, own.len()) };
+            COUNT
+        }
+    }
+}
+
+/// So many accesses of the epoch are for this process: wait for them.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_window_fence_counted(
+    window: u32,
+    no_precede: i32,
+    no_succeed: i32,
+    expected: u64,
+) -> i32 {
+    let assert = fence_assert(no_precede, no_succeed);
+    wait_for(|rma| rma.fence_counted(ContextId(window), expected, assert))
+}
+
+/// MPI_Win_post.
+///
+/// # Safety
+/// `ranks` is readable for `count`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_window_post(window: u32, ranks: *const u32, count: u32) -> i32 {
+    // SAFETY: the caller's promise.
+    let origins = unsafe { ranks_of(ranks, count) };
+    call(|driver| code(driver.host.windows.rma.post(ContextId(window), &origins)))
+}
+
+/// MPI_Win_start.
+///
+/// # Safety
+/// `ranks` is readable for `count`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_window_start(window: u32, ranks: *const u32, count: u32) -> i32 {
+    // SAFETY: the caller's promise.
+    let targets = unsafe { ranks_of(ranks, count) };
+    call(|driver| code(driver.host.windows.rma.start(ContextId(window), &targets)))
+}
+
+/// MPI_Win_complete.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_window_complete(window: u32) -> i32 {
+    wait_for(|rma| rma.complete(ContextId(window)))
+}
+
+/// MPI_Win_wait.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_window_wait(window: u32) -> i32 {
+    wait_for(|rma| rma.wait(ContextId(window)))
+}
+
+/// What MPI_Win_test has found.
+enum Tested {
+    /// A snapshot was taken meanwhile: what was seen before is not to be reported.
+    Again,
+    Not,
+    Over(Result<(), RmaError>),
+}
+
+fn test(window: ContextId) -> Result<Tested, RmaError> {
+    let shared = shared();
+    let question = NondetCall { kind: CallKind::Test, arguments: u64::from(window.0) | 1 << 32 };
+    // Not `call`: a question ends no run of questions that found nothing.
+    let mut driver = shared.enter();
+    driver.post_late();
+    let begun = epoch();
+    let wait = driver.host.windows.rma.wait(window);
+    let decision = match driver.host.record.is_on() && wait.is_ok() {
+        true => driver.replay_decision(question),
+        false => ReplayDecision::Execute,
+    };
+    shared.deliver(driver);
+    let wait = wait?;
+    Ok(match decision {
+        ReplayDecision::ReportNothing => Tested::Not,
+        ReplayDecision::Await(_) => wait_until(shared, |driver| {
+            let over = poll(driver, &wait)?;
+            driver.record_outcome(question, Some(Outcome::Done));
+            Some(Tested::Over(over))
+        }),
+        ReplayDecision::Execute => wait_until(shared, |driver| {
+            if begun != epoch() {
+                return Some(Tested::Again);
+            }
+            let over = poll(driver, &wait);
+            if driver.host.record.is_on() {
+                driver.record_outcome(question, over.map(|_| Outcome::Done));
+            }
+            Some(over.map_or(Tested::Not, Tested::Over))
+        }),
+    })
+}
+
+/// MPI_Win_test. Its outcome is recorded, and replayed.
+///
+/// # Safety
+/// `flag` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_window_test(window: u32, flag: *mut i32) -> i32 {
+    let over = loop {
+        match test(ContextId(window)) {
+            Err(error) => return code(Err(error)),
+            Ok(Tested::Again) => {}
+            Ok(Tested::Not) => break None,
+            Ok(Tested::Over(result)) => break Some(result),
+        }
+    };
+    // SAFETY: the caller's promise.
+    if let Some(flag) = unsafe { flag.as_mut() } {
+        *flag = i32::from(over.is_some());
+    }
+    code(over.unwrap_or(Ok(())))
+}
+
+/// MPI_Win_lock. `granted`: wait until the target has granted it.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_window_lock(
+    window: u32,
+    target: u32,
+    exclusive: i32,
+    no_check: i32,
+    granted: i32,
+) -> i32 {
+    let mode = lock_mode(no_check, granted);
+    begin(|rma| rma.lock(ContextId(window), CommRank(target), exclusive != 0, mode))
+}
+
+fn lock_mode(no_check: i32, granted: i32) -> LockMode {
+    match (no_check, granted) {
+        (0, 0) => LockMode::Deferred,
+        (0, _) => LockMode::Granted,
+        _ => LockMode::NoCheck,
+    }
+}
+
+/// MPI_Win_unlock.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_window_unlock(window: u32, target: u32) -> i32 {
+    wait_for(|rma| rma.unlock(ContextId(window), CommRank(target)))
+}
+
+/// MPI_Win_lock_all.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_window_lock_all(window: u32, no_check: i32, granted: i32) -> i32 {
+    begin(|rma| rma.lock_all(ContextId(window), lock_mode(no_check, granted)))
+}
+
+/// MPI_Win_unlock_all.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_window_unlock_all(window: u32) -> i32 {
+    wait_for(|rma| rma.unlock_all(ContextId(window)))
+}
+
+fn target_of(target: i32) -> Option<CommRank> {
+    (target != ALL).then_some(CommRank(target as u32))
+}
+
+/// MPI_Win_flush; `target` -1: MPI_Win_flush_all.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_window_flush(window: u32, target: i32) -> i32 {
+    wait_for(|rma| rma.flush(ContextId(window), target_of(target)))
+}
+
+/// MPI_Win_flush_local; `target` -1: MPI_Win_flush_local_all.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_window_flush_local(window: u32, target: i32) -> i32 {
+    wait_for(|rma| rma.flush_local(ContextId(window), target_of(target)))
+}
+
+/// MPI_Win_sync: one look at what others have sent. In a replay, until all is here that was here
+/// before.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_window_sync(window: u32) -> i32 {
+    let result = call(|driver| driver.host.windows.rma.sync(ContextId(window)));
+    wait_until(shared(), |driver| {
+        driver.progress_windows();
+        (!driver.host.windows.holds).then_some(())
+    });
+    code(result)
+}

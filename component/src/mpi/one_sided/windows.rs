@@ -1,0 +1,95 @@
+//! Windows are made and freed; memory is attached to dynamic ones.
+
+use crate::determinants::set_order::{SLOW_PATH, WINDOWS};
+use crate::engine::detached_sends;
+use crate::engine::shared::shared;
+use crate::ffi::table::{FAILED, WindowSetup};
+use crate::mpi::one_sided::{call, code};
+use core::sync::atomic::Ordering;
+use rustbtl_fragments::ids::{CommId, CommRank, ContextId};
+use rustbtl_rma::window::{Extent, Flavor, Setup};
+
+const CREATE: u32 = 1;
+const ALLOCATE: u32 = 2;
+const DYNAMIC: u32 = 3;
+
+/// A window is made. `window`: its name.
+///
+/// # Safety
+/// `setup` is null or as glue.h says; `window` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_window_make(setup: *const WindowSetup, window: *mut u32) -> i32 {
+    // SAFETY: the caller's promise.
+    let Some(setup) = (unsafe { setup.as_ref() }) else { return FAILED };
+    let size = setup.size as usize;
+    // SAFETY: of as many as the communicator has ranks.
+    let bytes = unsafe { core::slice::from_raw_parts(setup.bytes, size) };
+    // SAFETY: the same.
+    let units = unsafe { core::slice::from_raw_parts(setup.units, size) };
+    let extents = bytes.iter().zip(units).map(|(&bytes, &unit)| Extent { bytes, unit }).collect();
+    let flavor = match setup.flavor {
+        CREATE => Flavor::Create,
+        ALLOCATE => Flavor::Allocate,
+        DYNAMIC => Flavor::Dynamic,
+        _ => Flavor::Shared,
+    };
+    let (me, no_locks) = (CommRank(setup.rank), setup.no_locks != 0);
+    let made = Setup { flavor, me, base: setup.base as u64, extents, no_locks };
+    let shared = shared();
+    let mut driver = shared.enter();
+    let comm = CommId(setup.comm);
+    let name = driver.engine.name_of(comm);
+    let result = driver.host.windows.rma.create(name, made);
+    if result.is_ok() {
+        driver.host.windows.comms.insert(name, comm);
+        if setup.size > 1 && !no_locks {
+            driver.host.windows.served.insert(name);
+            detached_sends::count_call(&driver);
+        }
+        SLOW_PATH.store(SLOW_PATH.load(Ordering::Relaxed) | WINDOWS, Ordering::Relaxed);
+    }
+    driver.progress_windows();
+    driver.update_slow_path();
+    shared.deliver(driver);
+    // SAFETY: null or writable.
+    if let Some(window) = unsafe { window.as_mut() } {
+        *window = name.0;
+    }
+    code(result)
+}
+
+/// May it be freed? To be asked before the barrier of MPI_Win_free.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_window_may_free(window: u32) -> i32 {
+    call(|driver| code(driver.host.windows.rma.may_free(ContextId(window))))
+}
+
+/// It is freed: all have passed that barrier.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_window_free(window: u32) -> i32 {
+    let window = ContextId(window);
+    call(|driver| {
+        driver.progress_windows();
+        let result = driver.host.windows.rma.free(window);
+        if result.is_ok() {
+            driver.host.windows.comms.remove(&window);
+            driver.host.windows.served.remove(&window);
+        }
+        driver.update_slow_path();
+        code(result)
+    })
+}
+
+/// MPI_Win_attach.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_window_attach(window: u32, base: *mut u8, bytes: u64) -> i32 {
+    call(|driver| {
+        code(driver.host.windows.rma.attach(ContextId(window), base as u64, bytes).map(|_| ()))
+    })
+}
+
+/// MPI_Win_detach.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_window_detach(window: u32, base: *const u8) -> i32 {
+    call(|driver| code(driver.host.windows.rma.detach(ContextId(window), base as u64).map(|_| ())))
+}

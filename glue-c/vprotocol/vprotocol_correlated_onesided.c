@@ -1,0 +1,365 @@
+/*
+ * The one-sided component "correlated": windows are made and freed here. Accesses and epochs are in
+ * vprotocol_correlated_accesses.c and vprotocol_correlated_epochs.c; what happens is Rust
+ * (component/src/mpi/one_sided, docs/adr/0037).
+ *
+ * It is no DSO of its own: the PML's init appends it to the framework's list, which is open by then
+ * and not searched yet. So no list of components that the user gives hides it.
+ */
+#include "vprotocol_correlated_onesided.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ompi/mca/osc/base/base.h"
+#include "ompi/mca/pml/pml.h"
+#include "opal/mca/base/base.h"
+#include "opal/util/info.h"
+
+/* Of what MPI_Win_allocate gives. */
+#define ALIGNMENT 64
+#define PAGE 4096u
+/* Above all of Open MPI's but the one that only watches. */
+#define PRIORITY 1000
+
+static int component_init(bool progress_threads, bool mpi_threads)
+{
+    (void) progress_threads;
+    (void) mpi_threads;
+    return OMPI_SUCCESS;
+}
+
+static int component_query(struct ompi_win_t *win, void **base, size_t size, int unit,
+                           struct ompi_communicator_t *comm, struct opal_info_t *info, int flavor)
+{
+    (void) win;
+    (void) base;
+    (void) size;
+    (void) unit;
+    (void) comm;
+    (void) info;
+    (void) flavor;
+    bool ours = mca_vprotocol_correlated_pml.pml_isend == mca_pml.pml_isend;
+    return mca_vprotocol_correlated_one_sided && ours ? PRIORITY : -1;
+}
+
+static int component_finalize(void)
+{
+    return OMPI_SUCCESS;
+}
+
+static bool info_is_true(struct opal_info_t *info, const char *key)
+{
+    bool value = false;
+    int found = 0;
+    if (NULL != info) {
+        (void) opal_info_get_bool(info, (char *) key, &value, &found);
+    }
+    return found && value;
+}
+
+int mca_osc_correlated_error(int32_t outcome)
+{
+    switch (outcome) {
+    case RUSTBTL_RMA_OK:
+        return OMPI_SUCCESS;
+    case RUSTBTL_RMA_WINDOW:
+        return MPI_ERR_WIN;
+    case RUSTBTL_RMA_RANK:
+        return MPI_ERR_RANK;
+    case RUSTBTL_RMA_SYNC:
+        return MPI_ERR_RMA_SYNC;
+    case RUSTBTL_RMA_CONFLICT:
+        return MPI_ERR_RMA_CONFLICT;
+    case RUSTBTL_RMA_RANGE:
+        return MPI_ERR_RMA_RANGE;
+    case RUSTBTL_RMA_ATTACH:
+        return MPI_ERR_RMA_ATTACH;
+    case RUSTBTL_RMA_FLAVOR:
+        return MPI_ERR_RMA_FLAVOR;
+    case RUSTBTL_RMA_OP:
+        return MPI_ERR_OP;
+    case RUSTBTL_RMA_TYPE:
+        return MPI_ERR_TYPE;
+    default:
+        return MPI_ERR_INTERN;
+    }
+}
+
+/* ---- a window's memory --------------------------------------------------------------------- */
+
+static void window_release(mca_osc_correlated_window_t *window)
+{
+    if (NULL != window->attached) {
+        (void) opal_shmem_segment_detach(&window->segment);
+    }
+    free(window->memory);
+    if (NULL != window->comm) {
+        ompi_comm_free(&window->comm);
+    }
+    free(window->bytes);
+    free(window->units);
+    free(window->counts);
+    free(window->bases);
+    free(window);
+}
+
+/* All ranks' sizes and units. */
+static int gather(mca_osc_correlated_window_t *window, size_t size, int unit)
+{
+    ompi_communicator_t *comm = window->comm;
+    uint64_t bytes = size;
+    uint32_t own_unit = (uint32_t) unit;
+    size_t ranks = (size_t) window->size;
+    window->bytes = calloc(ranks, sizeof(*window->bytes));
+    window->units = calloc(ranks, sizeof(*window->units));
+    window->counts = calloc(ranks, sizeof(*window->counts));
+    if (NULL == window->bytes || NULL == window->units || NULL == window->counts) {
+        return OMPI_ERR_OUT_OF_RESOURCE;
+    }
+    int rc = comm->c_coll->coll_allgather(&bytes, 1, MPI_UINT64_T, window->bytes, 1, MPI_UINT64_T,
+                                          comm, comm->c_coll->coll_allgather_module);
+    if (OMPI_SUCCESS != rc) {
+        return rc;
+    }
+    return comm->c_coll->coll_allgather(&own_unit, 1, MPI_UINT32_T, window->units, 1, MPI_UINT32_T,
+                                        comm, comm->c_coll->coll_allgather_module);
+}
+
+/* Has each rank what it needs? */
+static int all_have(ompi_communicator_t *comm, bool own)
+{
+    int has = own, all = 0;
+    int rc = comm->c_coll->coll_allreduce(&has, &all, 1, MPI_INT, MPI_MIN, comm,
+                                          comm->c_coll->coll_allreduce_module);
+    if (OMPI_SUCCESS != rc) {
+        return rc;
+    }
+    return all ? OMPI_SUCCESS : OMPI_ERR_OUT_OF_RESOURCE;
+}
+
+static size_t pages(size_t bytes)
+{
+    return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
+/* The first rank makes the segment, all attach it; its name is gone before the window is there. A
+ * rank's memory begins where that of the one before it ends, unless the user
+ * does not need that. */
+static int share(mca_osc_correlated_window_t *window, bool apart)
+{
+    ompi_communicator_t *comm = window->comm;
+    size_t all = 0;
+    int rc = OMPI_SUCCESS;
+    window->bases = calloc((size_t) window->size, sizeof(*window->bases));
+    if (NULL == window->bases) {
+        return OMPI_ERR_OUT_OF_RESOURCE;
+    }
+    for (int rank = 0; rank < window->size; rank++) {
+        size_t bytes = (size_t) window->bytes[rank];
+        all += apart ? pages(bytes) : bytes;
+    }
+    if (0 == window->rank) {
+        char name[128];
+        (void) snprintf(name, sizeof(name), "/dev/shm/rustbtl_win.%lu.%ld.%u",
+                        (unsigned long) geteuid(), (long) getpid(), correlated_context(comm));
+        rc = opal_shmem_segment_create(&window->segment, name, pages(all) + PAGE);
+    }
+    int made = comm->c_coll->coll_bcast(&rc, 1, MPI_INT, 0, comm, comm->c_coll->coll_bcast_module);
+    if (OMPI_SUCCESS != made || OMPI_SUCCESS != rc) {
+        return OMPI_SUCCESS != made ? made : rc;
+    }
+    rc = comm->c_coll->coll_bcast(&window->segment, (int) sizeof(window->segment), MPI_BYTE, 0,
+                                  comm, comm->c_coll->coll_bcast_module);
+    if (OMPI_SUCCESS == rc) {
+        window->attached = opal_shmem_segment_attach(&window->segment);
+        rc = NULL == window->attached ? OMPI_ERR_OUT_OF_RESOURCE : OMPI_SUCCESS;
+    }
+    int all_rc = all_have(comm, OMPI_SUCCESS == rc);
+    if (0 == window->rank) {
+        (void) opal_shmem_unlink(&window->segment);
+    }
+    if (OMPI_SUCCESS != rc || OMPI_SUCCESS != all_rc) {
+        return OMPI_SUCCESS != rc ? rc : all_rc;
+    }
+    uint8_t *at = window->attached;
+    for (int rank = 0; rank < window->size; rank++) {
+        size_t bytes = (size_t) window->bytes[rank];
+        window->bases[rank] = at;
+        at += apart ? pages(bytes) : bytes;
+    }
+    return OMPI_SUCCESS;
+}
+
+/* The window's memory of this rank, or NULL with an error. */
+static int make_memory(mca_osc_correlated_window_t *window, void **base, size_t size, bool apart)
+{
+    if (MPI_WIN_FLAVOR_SHARED == window->flavor && 1 < window->size) {
+        int rc = share(window, apart);
+        if (OMPI_SUCCESS == rc) {
+            *base = window->bases[window->rank];
+        }
+        return rc;
+    }
+    if (MPI_WIN_FLAVOR_ALLOCATE == window->flavor || MPI_WIN_FLAVOR_SHARED == window->flavor) {
+        if (0 != posix_memalign(&window->memory, ALIGNMENT, 0 == size ? ALIGNMENT : size)) {
+            window->memory = NULL;
+            return OMPI_ERR_OUT_OF_RESOURCE;
+        }
+        *base = window->memory;
+    }
+    return OMPI_SUCCESS;
+}
+
+/* ---- functions of the module --------------------------------------------------------------- */
+
+static int shared_query(struct ompi_win_t *win, int rank, size_t *size, int *unit, void *base)
+{
+    mca_osc_correlated_window_t *window = correlated_window(win);
+    if (MPI_WIN_FLAVOR_SHARED != window->flavor) {
+        return MPI_ERR_RMA_FLAVOR;
+    }
+    if (MPI_PROC_NULL == rank) {
+        rank = 0;
+        while (rank < window->size - 1 && 0 == window->bytes[rank]) {
+            rank++;
+        }
+    }
+    *size = (size_t) window->bytes[rank];
+    *unit = (int) window->units[rank];
+    *(void **) base = NULL == window->bases ? window->memory : window->bases[rank];
+    return OMPI_SUCCESS;
+}
+
+static int attach(struct ompi_win_t *win, void *base, size_t size)
+{
+    return mca_osc_correlated_error(
+        rustbtl_window_attach(correlated_window(win)->window, base, size));
+}
+
+static int detach(struct ompi_win_t *win, const void *base)
+{
+    return mca_osc_correlated_error(rustbtl_window_detach(correlated_window(win)->window, base));
+}
+
+static int free_window(struct ompi_win_t *win)
+{
+    mca_osc_correlated_window_t *window = correlated_window(win);
+    ompi_communicator_t *comm = window->comm;
+    int rc = mca_osc_correlated_error(rustbtl_window_may_free(window->window));
+    if (OMPI_SUCCESS != rc) {
+        return rc;
+    }
+    rc = comm->c_coll->coll_barrier(comm, comm->c_coll->coll_barrier_module);
+    if (OMPI_SUCCESS == rc) {
+        rc = mca_osc_correlated_error(rustbtl_window_free(window->window));
+    }
+    if (OMPI_SUCCESS != rc) {
+        return rc;
+    }
+    win->w_osc_module = NULL;
+    window_release(window);
+    return OMPI_SUCCESS;
+}
+
+/* ---- the component ------------------------------------------------------------------------- */
+
+static int component_select(struct ompi_win_t *win, void **base, size_t size, int unit,
+                            struct ompi_communicator_t *comm, struct opal_info_t *info, int flavor,
+                            int *model)
+{
+    if (MPI_WIN_FLAVOR_SHARED == flavor && ompi_group_have_remote_peers(comm->c_local_group)) {
+        return OMPI_ERR_RMA_SHARED;
+    }
+    mca_osc_correlated_window_t *window = calloc(1, sizeof(*window));
+    if (NULL == window) {
+        return OMPI_ERR_OUT_OF_RESOURCE;
+    }
+    int rc = ompi_comm_dup(comm, &window->comm);
+    if (OMPI_SUCCESS != rc) {
+        window->comm = NULL;
+        window_release(window);
+        return rc;
+    }
+    window->rank = ompi_comm_rank(window->comm);
+    window->size = ompi_comm_size(window->comm);
+    window->flavor = flavor;
+    mca_osc_correlated_accesses(&window->super);
+    mca_osc_correlated_epochs(&window->super);
+    window->super.osc_win_shared_query = shared_query;
+    window->super.osc_win_attach = attach;
+    window->super.osc_win_detach = detach;
+    window->super.osc_free = free_window;
+    bool is_dynamic = MPI_WIN_FLAVOR_DYNAMIC == flavor;
+    bool no_locks = info_is_true(info, "no_locks");
+    rc = gather(window, is_dynamic ? 0 : size, is_dynamic ? 1 : unit);
+    if (OMPI_SUCCESS == rc) {
+        rc = make_memory(window, base, size, info_is_true(info, "alloc_shared_noncontig"));
+    }
+    if (OMPI_SUCCESS == rc) {
+        rustbtl_window_setup_t setup = {
+            .bytes = window->bytes,
+            .units = window->units,
+            .base = is_dynamic ? NULL : *base,
+            .comm = correlated_comm(window->comm),
+            .rank = (uint32_t) window->rank,
+            .size = (uint32_t) window->size,
+            .flavor = (uint32_t) flavor,
+            .no_locks = no_locks ? 1 : 0,
+        };
+        rc = mca_osc_correlated_error(rustbtl_window_make(&setup, &window->window));
+    }
+    /* Nobody uses the window before all have it. */
+    bool made = OMPI_SUCCESS == rc;
+    int all = all_have(window->comm, made);
+    if (OMPI_SUCCESS != all) {
+        if (made) {
+            (void) rustbtl_window_free(window->window);
+        }
+        window_release(window);
+        return made ? all : rc;
+    }
+    if (no_locks) {
+        win->w_flags |= OMPI_WIN_NO_LOCKS;
+    }
+    win->w_osc_module = &window->super;
+    *model = MPI_WIN_UNIFIED;
+    char name[MPI_MAX_OBJECT_NAME];
+    (void) snprintf(name, sizeof(name), "correlated window %u", correlated_context(window->comm));
+    (void) ompi_win_set_name(win, name);
+    if (MPI_WIN_FLAVOR_SHARED == flavor && 1 < window->size) {
+        rustbtl_window(RUSTBTL_WINDOW_SHARED_MEMORY, comm, (uint32_t) window->size);
+    }
+    if (mca_vprotocol_correlated_threads) {
+        rustbtl_window(RUSTBTL_WINDOW_THREADS, NULL, 0);
+    }
+    return OMPI_SUCCESS;
+}
+
+static ompi_osc_base_component_t component = {
+    .osc_version = {
+        OMPI_OSC_BASE_VERSION_3_0_0,
+        .mca_component_name = "correlated",
+        MCA_BASE_MAKE_VERSION(component, CORRELATED_VERSION_MAJOR, CORRELATED_VERSION_MINOR,
+                              CORRELATED_VERSION_RELEASE),
+    },
+    .osc_data = { MCA_BASE_METADATA_PARAM_NONE },
+    .osc_init = component_init,
+    .osc_query = component_query,
+    .osc_select = component_select,
+    .osc_finalize = component_finalize,
+};
+
+void mca_osc_correlated_open(void)
+{
+    if (!mca_vprotocol_correlated_one_sided) {
+        return;
+    }
+    mca_base_component_list_item_t *item = OBJ_NEW(mca_base_component_list_item_t);
+    if (NULL != item) {
+        item->cli_component = (const mca_base_component_t *) &component;
+        opal_list_append(&ompi_osc_base_framework.framework_components, &item->super);
+    }
+}

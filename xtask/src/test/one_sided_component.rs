@@ -1,0 +1,194 @@
+//! Our one-sided component (docs/adr/0037): programs of tests/mpi that only it passes entirely, and
+//! programs with windows of every kind of synchronization, of which a set fails and is rolled back
+//! alone. Not selected until the component is there: see [`IS_THERE`].
+
+use super::job::{Outcome, TestJob};
+use super::local_storage;
+use super::mpi::{self, Over};
+use super::node_failure::must_be_clean;
+use super::schedule::{Load, Task};
+use super::scratch::Scratch;
+use super::summary::Tier;
+use super::workloads::{self, Program, Shape, WINDOW, What};
+use crate::error::Result;
+
+/// Is the component in what is built? Switch it on together with the parameter
+/// `one_sided`: then `cargo xtask test` runs these tiers, and `--only "own one-sided"` them alone.
+/// For the campaign add the programs below to `campaign/draw.rs`, and [`OPTIONS`] to their jobs.
+pub const IS_THERE: bool = false;
+
+/// Windows are ours; to be left out when that is the default.
+pub const OPTIONS: [&str; 3] = ["--mca", "vprotocol_correlated_one_sided", "1"];
+
+/// Neighbours put into each other's windows between post and wait.
+pub const HALO: Program = hash("a halo, post and start", "window_halo.c", 400);
+/// Compare-and-swap and fetch_and_op under lock_all and locks; contents are checked.
+pub const STORE: Program = hash("a store of elements", "window_store.c", 60);
+/// Ranks that poll their windows by MPI_Win_sync.
+pub const POLL: Program = hash("a ring by polling", "window_poll.c", 400);
+/// Memory that is attached and detached.
+pub const REGIONS: Program = hash("a dynamic window", "window_regions.c", 400);
+/// Shared windows without data races.
+pub const SETS: Program = hash("shared windows", "window_sets.c", 400);
+/// Records of a hash table named by derived types, under exclusive locks.
+pub const TABLE: Program = hash("a table of columns", "window_table.c", 40);
+/// A 3-D FFT over puts, by fence, post and flush in turn; 1, 2, 4, 8 or 16 ranks.
+pub const TRANSPOSE: Program = hash("a transpose", "window_transpose.c", 120);
+
+const fn hash(name: &'static str, source: &'static str, iterations: u64) -> Program {
+    Program { name, what: What::Hash { source, iterations, arguments: &["GATE"] } }
+}
+
+/// What happens to whom.
+struct Case {
+    what: &'static str,
+    program: &'static Program,
+    shape: Shape,
+    faults: &'static [&'static str],
+    /// So many sets fail, each of which completes its replay.
+    sets: usize,
+}
+
+const RANK: &[&str] = &["--kill-rank-after-checkpoint", "3@1"];
+const RANK_ZERO: &[&str] = &["--kill-rank-after-checkpoint", "0@1"];
+const NODE: &[&str] = &["--kill-node-after-checkpoint", "1@1"];
+/// Two sets at a time, whose nodes and images are there still.
+const TWO_RANKS: &[&str] =
+    &["--kill-rank-after-checkpoint", "1@1", "--kill-rank-after-checkpoint", "2@1"];
+
+const CASES: [Case; 14] = [
+    Case { what: "fence", program: &WINDOW, shape: (2, 2), faults: RANK, sets: 1 },
+    Case { what: "fence, a node", program: &WINDOW, shape: (3, 1), faults: NODE, sets: 1 },
+    Case { what: "post and start", program: &HALO, shape: (2, 2), faults: RANK, sets: 1 },
+    Case { what: "post, two sets", program: &HALO, shape: (3, 1), faults: TWO_RANKS, sets: 2 },
+    Case { what: "locks and atomics", program: &STORE, shape: (2, 2), faults: RANK, sets: 1 },
+    Case { what: "atomics, a node", program: &STORE, shape: (3, 1), faults: NODE, sets: 1 },
+    Case { what: "atomics, two sets", program: &STORE, shape: (3, 1), faults: TWO_RANKS, sets: 2 },
+    Case { what: "lock_all, polling", program: &POLL, shape: (2, 2), faults: RANK_ZERO, sets: 1 },
+    Case { what: "polling, two sets", program: &POLL, shape: (3, 1), faults: TWO_RANKS, sets: 2 },
+    Case { what: "dynamic", program: &REGIONS, shape: (2, 2), faults: RANK, sets: 1 },
+    Case { what: "shared memory", program: &SETS, shape: (2, 2), faults: RANK, sets: 1 },
+    Case { what: "derived types", program: &TABLE, shape: (2, 2), faults: RANK, sets: 1 },
+    Case { what: "derived types, a node", program: &TABLE, shape: (3, 1), faults: NODE, sets: 1 },
+    Case { what: "transpose", program: &TRANSPOSE, shape: (2, 2), faults: RANK, sets: 1 },
+];
+
+/// Microseconds of sleep in each iteration of a program that is killed, so that the first
+/// checkpoint is complete while it is on its way.
+const PACE: &str = "PACE_US=1000";
+
+/// The tiers.
+pub fn tasks(tasks: &mut Vec<Task<'_>>, needs: &'static [&'static str], long: bool) {
+    tasks.push(Task::new("own one-sided component: programs", Load::Jobs, needs, move |tier| {
+        programs(tier, &Over::OneSided { all_shapes: long, recorded: false });
+        if long {
+            programs(tier, &Over::OneSided { all_shapes: false, recorded: true });
+        }
+    }));
+    tasks.push(Task::new("own one-sided component: rollback", Load::Jobs, needs, rollback));
+}
+
+/// Does this program of tests/mpi need the component?
+pub fn is_for_it(program: &str) -> bool {
+    program.starts_with("one_sided_")
+}
+
+/// Of all layouts of a program the largest with at most four ranks on one and on two nodes.
+pub fn some_shapes(all: &[(u32, u32)]) -> Vec<(u32, u32)> {
+    let largest = |wanted: u32| {
+        let fitting = all.iter().copied().filter(move |&(n, ranks)| n == wanted && ranks <= 4);
+        fitting.max_by_key(|&(_, ranks)| ranks)
+    };
+    [1, 2].into_iter().filter_map(largest).collect()
+}
+
+fn programs(tier: &mut Tier, over: &Over) {
+    mpi::run_some(tier, over, is_for_it);
+}
+
+fn rollback(tier: &mut Tier) {
+    for case in &CASES {
+        let (nodes, ppn) = case.shape;
+        let title = format!("own one-sided: rollback: {}: {nodes} × {ppn}", case.what);
+        tier.check(&title, || rolls_back_alone(case));
+    }
+    tier.check("own one-sided: rollback: shared memory of two sets: 1 × 2", over_sets);
+}
+
+/// Held half-way until the sets that failed are there again; then the answer is that of an
+/// undisturbed run.
+fn survives(
+    program: &Program,
+    shape: Shape,
+    options: &[&str],
+    replayed: impl Fn(&str) -> bool + Sync,
+) -> Result<(Outcome, String)> {
+    let scratch = Scratch::new("one-sided")?;
+    let What::Hash { iterations, .. } = program.what else { unreachable!("all have a hash") };
+    let undisturbed = program.job(shape, iterations, &scratch)?.with(&OPTIONS).run()?;
+    let answer = program.answer(&undisturbed, &scratch)?;
+    let job: TestJob = program.job(shape, iterations, &scratch)?.with(&OPTIONS);
+    let job = local_storage::plain(job.with(options), &scratch).with(&["--env", PACE]);
+    let outcome = workloads::run_until(&job, &scratch, iterations / 2, || {
+        replayed(&local_storage::events(&scratch).unwrap_or_default())
+    })?;
+    program.must_answer(&outcome, &scratch, &answer)?;
+    must_be_clean(&outcome)?;
+    let events = local_storage::events(&scratch)?;
+    outcome.must(replayed(&events), "not every set that was hit was rolled back")?;
+    Ok((outcome, events))
+}
+
+/// Only the sets that failed are rolled back.
+fn rolls_back_alone(case: &Case) -> Result<()> {
+    let replayed = |events: &str| local_storage::all_have_replayed(events, case.sets);
+    let (outcome, events) = survives(case.program, case.shape, case.faults, replayed)?;
+    let count = |event: &str| events.matches(&format!("\"event\":\"{event}\"")).count();
+    outcome.must(count("global_rollback") == 0, "the others should go on")?;
+    outcome.must(count("set_rollback") == case.sets, "only what failed should roll back")?;
+    outcome.must(count("not_replayable") == 0, "nothing here makes a set not replayable")
+}
+
+/// Memory that sets share without messages: both are rolled back (docs/adr/0037), with the same
+/// answer.
+fn over_sets() -> Result<()> {
+    let options =
+        ["--mca", "vprotocol_correlated_sets", "core", "--kill-rank-after-checkpoint", "1@1"];
+    let replayed = |events: &str| local_storage::all_have_replayed(events, 2);
+    survives(&SETS, (1, 2), &options, replayed).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paths;
+
+    #[test]
+    fn two_layouts_of_a_program_are_enough() {
+        let all = [(1, 1), (1, 4), (1, 6), (2, 2), (2, 6), (3, 3)];
+        assert_eq!(some_shapes(&all), [(1, 4), (2, 2)]);
+        assert_eq!(some_shapes(&[(2, 6)]), []);
+    }
+
+    #[test]
+    fn the_programs_are_there_and_have_a_layout() {
+        let folder = paths::root().join("tests/mpi");
+        let names = std::fs::read_dir(&folder).unwrap().flatten().map(|entry| entry.path());
+        let ours: Vec<_> =
+            names.filter(|path| is_for_it(&path.file_name().unwrap().to_string_lossy())).collect();
+        assert!(ours.len() > 20, "{}", ours.len());
+        for source in ours {
+            let text = std::fs::read_to_string(&source).unwrap();
+            let header = super::super::header::Header::read(&text);
+            assert!(!some_shapes(&header.shapes()).is_empty(), "{}", source.display());
+        }
+    }
+
+    #[test]
+    fn the_sources_of_the_cases_are_there() {
+        for case in &CASES {
+            let What::Hash { source, .. } = case.program.what else { panic!("{}", case.what) };
+            assert!(paths::root().join("tests/workloads").join(source).is_file(), "{source}");
+        }
+    }
+}
