@@ -11,9 +11,9 @@ use super::summary::Tier;
 use super::{
     TestOptions, checkpoint_faults, checkpoint_restart, cluster, coordinator_failover, crates,
     errors, examples, file_contents, fuzz, guardians, local_storage, lost_output, miri, mpi,
-    node_failure, node_names, one_sided, one_sided_component, parameters, partitions, phase_failures, programs, replay,
-    signals, slurm, slurm_cluster, source, spare_nodes, suspension, time_determinants, trees,
-    triggers,
+    node_failure, node_names, one_sided, one_sided_component, parameters, partitions,
+    phase_failures, programs, replay, signals, slurm, slurm_cluster, source, spare_nodes,
+    suspension, time_determinants, trees, triggers,
 };
 use crate::{build, setup};
 
