@@ -67,7 +67,7 @@ static void sums(struct window *w)
     int *mine = (int *)w->base;
     mine[0] = mine[1] = 0;
     MPI_Win_fence(0, w->win);
-    for (int round = 1; round <= 50; round++) {
+    for (int round = 1; round <= 25; round++) {
         int one = 1, x = me;
         STEP("%s: sums, round %d", flavour_name[w->flavour], round);
         for (int k = 0; k < w->ranks; k++) {
@@ -88,7 +88,7 @@ static void body(struct window *w)
     MPI_Barrier(MPI_COMM_WORLD);
     sums(w);
     STEP("%s: fences in a row", flavour_name[w->flavour]);
-    for (int k = 0; k < 200; k++)
+    for (int k = 0; k < 50; k++)
         MPI_Win_fence(0, w->win);
 }
 
@@ -100,7 +100,7 @@ static void two_windows(void)
     window_open(&b, ALLOCATE, MPI_COMM_WORLD, 64, 4);
     MPI_Win_fence(0, a.win);
     MPI_Win_fence(0, b.win);
-    for (int round = 0; round < 100; round++) {
+    for (int round = 0; round < 30; round++) {
         STEP("two windows, round %d", round);
         x = me * 1000 + round;
         y = -x;
@@ -120,8 +120,11 @@ static void two_windows(void)
 int main(int argc, char **argv)
 {
     check_begin(&argc, &argv);
-    on_all_flavours(ROOM, 1, body);
+    struct window w;
     on_all_flavours(ROOM, 4, body);
+    window_open(&w, CREATE, MPI_COMM_WORLD, ROOM, 1);
+    all_to_all(&w);
+    window_close(&w);
     two_windows();
     return check_end();
 }

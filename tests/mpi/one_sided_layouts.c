@@ -100,7 +100,8 @@ static void body(struct window *w)
     for (int k = 0; k < LAYOUTS; k++) {
         if (!layouts[k].name)
             continue;
-        for (int i = 0; i < LAYOUTS; i++)
+        /* half of all pairs here, the other half on the other flavour */
+        for (int i = (k + (w->flavour == CREATE)) % 2; i < LAYOUTS; i += 2)
             if (layouts[i].name)
                 there_and_back(w, &layouts[k], &layouts[i], 1 + (k * LAYOUTS + i) % 5);
         const struct layout *other = &layouts[(k + 5) % LAYOUTS];

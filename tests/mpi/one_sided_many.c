@@ -7,7 +7,7 @@
 /* A rank that is still freeing must not take what is for the next window. */
 static void one_after_the_other(void)
 {
-    for (int round = 0; round < 80; round++) {
+    for (int round = 0; round < 40; round++) {
         struct window w;
         int next = (me + 1) % np, previous = (me + np - 1) % np, x = me * 1000 + round;
         window_open(&w, (enum flavour)(round % 3), MPI_COMM_WORLD, 64, 4);

@@ -1,6 +1,7 @@
 //! What is run: programs, their arguments, and the sides that are compared.
 
-use super::nas;
+use super::{nas, one_sided};
+use crate::test::one_sided_component::IS_THERE;
 
 /// A side of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,6 +19,8 @@ pub struct Side {
 pub enum Kind {
     /// Open MPI as Debian has it: ob1 with vader and tcp.
     Stock,
+    /// The same with these parameters.
+    StockWith(&'static [(&'static str, &'static str)]),
     /// Our component, sets of this kind.
     Ours(&'static str),
     /// Our component as the plain command has it: with all that it takes to survive the loss of a
@@ -170,6 +173,9 @@ pub fn all() -> Vec<Experiment> {
         p2p("ucx-tcp-bandwidth", TWO_NODES, UCX_TOO, &["bandwidth", "65536,1048576"], &[]),
     ];
     all.extend(nas::experiments());
+    if IS_THERE {
+        all.extend(one_sided::experiments());
+    }
     all
 }
 

@@ -54,7 +54,10 @@ impl Bench {
             fs::create_dir_all(folder).context(|| folder.display().to_string())?;
         }
         let sides = || experiments.iter().flat_map(|e| e.sides);
-        if sides().any(|side| !matches!(side.kind, Kind::Stock | Kind::Bare | Kind::Ucx)) {
+        let is_ours = |side: &Side| {
+            !matches!(side.kind, Kind::Stock | Kind::StockWith(_) | Kind::Bare | Kind::Ucx)
+        };
+        if sides().any(is_ours) {
             build::ensure_optimised()?;
             for file in
                 fs::read_dir(paths::mca()).context(|| "reading target/mca".into())?.flatten()
@@ -65,7 +68,7 @@ impl Bench {
                 }
             }
         }
-        for name in ["p2p", "many", "crowd", "helpers", "count", "floor", "wire"] {
+        for name in ["p2p", "many", "crowd", "helpers", "count", "floor", "wire", "one_sided"] {
             bench.compile(name)?;
         }
         if experiments.iter().any(|e| e.program == Program::LogAppend) {
@@ -190,6 +193,9 @@ impl Bench {
             }
             Kind::Plain => &[LOG, (RECOVER, "1")],
             Kind::Defaults(beside) => beside,
+            Kind::StockWith(beside) => {
+                return beside.iter().map(|&(name, value)| (name, value.to_string())).collect();
+            }
             Kind::Stock | Kind::Bare | Kind::Ucx => return Vec::new(),
         };
         let path = format!("{}:SYSTEM_DEFAULT", self.component.display());

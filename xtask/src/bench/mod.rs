@@ -17,6 +17,7 @@ mod log_append;
 mod machine;
 mod measured;
 mod nas;
+mod one_sided;
 mod rows;
 pub mod stats;
 mod table;

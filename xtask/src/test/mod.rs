@@ -19,7 +19,7 @@ pub mod mpi;
 mod node_failure;
 mod node_names;
 mod one_sided;
-mod one_sided_component;
+pub mod one_sided_component;
 mod parameters;
 mod partitions;
 mod phase_failures;

@@ -13,7 +13,9 @@ use super::workloads::{self, Program, Shape, WINDOW, What};
 use crate::error::Result;
 
 /// Is the component in what is built? Switch it on together with the parameter
-/// `one_sided`: then `cargo xtask test` runs these tiers, and `--only "own one-sided"` them alone.
+/// `one_sided`: then `cargo xtask test` runs these tiers; `--only one_sided_` runs the programs
+/// alone, `--only "own one-sided"` the failures. `cargo xtask bench` has its experiments then, too.
+///
 /// For the campaign add the programs below to `campaign/draw.rs`, and [`OPTIONS`] to their jobs.
 pub const IS_THERE: bool = false;
 

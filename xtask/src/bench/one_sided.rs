@@ -1,0 +1,64 @@
+//! One-sided communication: our component (docs/adr/0037) beside those of stock Open MPI.
+
+use super::experiments::{Experiment, Kind, Program, Side};
+
+const fn stock(name: &'static str, parameters: &'static [(&'static str, &'static str)]) -> Side {
+    Side { name, kind: Kind::StockWith(parameters), threads: false }
+}
+
+/// Messages; the only one of 4.1.4 between nodes over TCP.
+const PT2PT: Side = stock("stock-pt2pt", &[("osc", "pt2pt")]);
+/// What Debian's defaults choose inside a node. (It crashes in MPI_Compare_and_swap.)
+const RDMA: Side = stock("stock-rdma", &[("osc", "rdma,sm")]);
+/// Shared memory, for windows that MPI allocates.
+const SM: Side = stock("stock-sm", &[("osc", "sm")]);
+/// Ours, protected, with every other parameter as it comes.
+const OURS: Side = Side {
+    name: "ours-one-sided",
+    kind: Kind::Defaults(&[("vprotocol_correlated_one_sided", "1")]),
+    threads: false,
+};
+
+/// All of them; none has a bare side.
+pub fn experiments() -> Vec<Experiment> {
+    const INSIDE: &[Side] = &[PT2PT, RDMA, SM, OURS];
+    const BETWEEN: &[Side] = &[PT2PT, OURS];
+    let of = |name, shape, sides, arguments| Experiment {
+        name,
+        sides,
+        shape,
+        program: Program::Own("one_sided", arguments),
+        bare: &[],
+        once: false,
+    };
+    vec![
+        of("one-sided-shm-put", (1, 2), INSIDE, &["put", "8,1024,65536"]),
+        of("one-sided-shm-get", (1, 2), INSIDE, &["get", "8,1024,65536"]),
+        of("one-sided-shm-fetch", (1, 2), INSIDE, &["fetch", "8"]),
+        of("one-sided-shm-swap", (1, 2), &[PT2PT, SM, OURS], &["swap", "8"]),
+        of("one-sided-shm-lock", (1, 2), INSIDE, &["lock", "8"]),
+        of("one-sided-shm-fence", (1, 2), INSIDE, &["fence", "8,65536"]),
+        of("one-sided-shm-putrate", (1, 2), INSIDE, &["putrate", "8,4096"]),
+        of("one-sided-shm-fetchrate", (1, 2), INSIDE, &["fetchrate", "8"]),
+        of("one-sided-shm-busy", (1, 2), INSIDE, &["busy", "8"]),
+        of("one-sided-tcp-put", (2, 1), BETWEEN, &["put", "8,1024,65536"]),
+        of("one-sided-tcp-get", (2, 1), BETWEEN, &["get", "8,1024,65536"]),
+        of("one-sided-tcp-fetch", (2, 1), BETWEEN, &["fetch", "8"]),
+        of("one-sided-tcp-fence", (2, 1), BETWEEN, &["fence", "8,65536"]),
+        of("one-sided-tcp-putrate", (2, 1), BETWEEN, &["putrate", "8,4096"]),
+        of("one-sided-tcp-busy", (2, 1), BETWEEN, &["busy", "8"]),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = experiments().iter().map(|e| e.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), experiments().len());
+    }
+}
