@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checkpoints;
+pub mod collective_clock;
 pub mod control;
 pub mod determinants;
 pub mod half_open;

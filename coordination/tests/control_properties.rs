@@ -2,8 +2,9 @@
 
 use proptest::prelude::*;
 use rustbtl_coordination::control::{
-    CheckpointId, CheckpointKind, FrameBuffer, FromNode, FromRank, HEADER_BYTES, Message,
-    RankEndpoint, Reply, Request, SnapshotMemory, ToNode, ToRank, VERSION,
+    CheckpointId, CheckpointKind, ClockCounter, ClockTarget, FrameBuffer, FromClock, FromNode,
+    FromRank, HEADER_BYTES, Hindrance, MemberRun, MemberRuns, Message, RankEndpoint, Reply,
+    Request, SnapshotMemory, ToClock, ToNode, ToRank, VERSION,
 };
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 
@@ -93,6 +94,48 @@ fn to_rank() -> impl Strategy<Value = ToRank> {
     ]
 }
 
+fn from_clock() -> impl Strategy<Value = FromClock> {
+    let members = prop::collection::btree_set(0u32..500, 1..20);
+    let numbers = (any::<u32>(), any::<u32>(), any::<u64>(), any::<u64>());
+    let counter = (numbers, members).prop_map(|((clock, context, group, sequence), members)| {
+        let members: Vec<PeerId> = members.into_iter().map(PeerId).collect();
+        let runs = MemberRuns::of(&members);
+        assert!(runs.is_sound() && members.iter().all(|&member| runs.contains(member)));
+        assert_eq!(runs.size(), members.len() as u64);
+        ClockCounter { clock, context, group, sequence, members: runs }
+    });
+    let hindrance = prop_oneof![
+        Just(Hindrance::None),
+        Just(Hindrance::BelowTarget),
+        Just(Hindrance::Incomplete)
+    ];
+    let waits_for = prop::collection::vec(rank(), 0..8);
+    prop_oneof![
+        (checkpoint(), prop::collection::vec(counter, 0..8))
+            .prop_map(|(checkpoint, counters)| FromClock::Counters { checkpoint, counters }),
+        (checkpoint(), any::<u32>(), any::<u64>()).prop_map(|(checkpoint, clock, sequence)| {
+            FromClock::Raised { checkpoint, clock, sequence }
+        }),
+        (checkpoint(), any::<u32>(), hindrance, any::<u32>(), waits_for).prop_map(
+            |(checkpoint, orders, hindrance, stop, waits_for)| {
+                FromClock::State { checkpoint, orders, hindrance, stop, waits_for }
+            }
+        ),
+    ]
+}
+
+fn to_clock() -> impl Strategy<Value = ToClock> {
+    let target =
+        (any::<u32>(), any::<u64>()).prop_map(|(clock, target)| ClockTarget { clock, target });
+    prop_oneof![
+        checkpoint().prop_map(|checkpoint| ToClock::Drain { checkpoint }),
+        (checkpoint(), prop::collection::vec(target, 0..8))
+            .prop_map(|(checkpoint, targets)| ToClock::Raise { checkpoint, targets }),
+        (checkpoint(), any::<u32>())
+            .prop_map(|(checkpoint, stop)| ToClock::Lift { checkpoint, stop }),
+    ]
+}
+
 fn round_trip<M: Message + PartialEq + core::fmt::Debug>(message: M) {
     let frame = message.encode().expect("short");
     assert_eq!(M::decode(&frame), Ok(message));
@@ -109,9 +152,30 @@ proptest! {
         round_trip(ToNode::Rank { rank: who, message: down });
     }
 
+    #[test]
+    fn what_a_collective_clock_says_decodes(up in from_clock(), down in to_clock()) {
+        round_trip(up);
+        round_trip(down);
+    }
+
+    /// Of members from nowhere only sound ones are used, and these are so many as they say.
+    #[test]
+    fn arbitrary_members_are_survived(
+        runs in prop::collection::vec((0u32..40, 0u32..5, 0u32..5), 0..4), at in 0u32..80
+    ) {
+        let run = |(first, stride, count)| MemberRun { first, stride, count };
+        let runs = MemberRuns(runs.into_iter().map(run).collect());
+        if runs.is_sound() {
+            let members: Vec<u32> = (0..80).filter(|&at| runs.contains(PeerId(at))).collect();
+            prop_assert_eq!(members.len() as u64, runs.size());
+            prop_assert_eq!(members.last().map(|&last| u64::from(last)), Some(runs.highest()));
+            prop_assert_eq!(members.contains(&at), runs.contains(PeerId(at)));
+        }
+    }
+
     /// What decodes encodes to the same bytes: nobody can hide anything in a message.
     #[test]
-    fn arbitrary_bodies_are_survived(class in 1u8..7, kind in 0u8..14, body in blob()) {
+    fn arbitrary_bodies_are_survived(class in 1u8..13, kind in 0u8..14, body in blob()) {
         let mut frame = (body.len() as u32).to_le_bytes().to_vec();
         frame.extend_from_slice(&[VERSION, class, kind, 0]);
         frame.extend_from_slice(&body);
@@ -126,6 +190,8 @@ proptest! {
         same::<ToNode>(&frame);
         same::<Request>(&frame);
         same::<Reply>(&frame);
+        same::<FromClock>(&frame);
+        same::<ToClock>(&frame);
     }
 
     #[test]

@@ -126,3 +126,5 @@ macro_rules! list {
     )* };
 }
 list!(PeerId super::fields::RankEndpoint super::fields::RankClock);
+list!(super::collective_fields::MemberRun super::collective_fields::ClockCounter);
+list!(super::collective_fields::ClockTarget);

@@ -16,6 +16,8 @@
 mod table;
 
 mod codec;
+mod collective_fields;
+mod collective_messages;
 mod command;
 mod fields;
 mod frame;
@@ -26,6 +28,8 @@ mod replica_server;
 mod spare;
 
 pub use codec::Field;
+pub use collective_fields::{ClockCounter, ClockTarget, Hindrance, MemberRun, MemberRuns};
+pub use collective_messages::{FromClock, ToClock};
 pub use command::{Reply, Request};
 pub use fields::{
     CheckpointId, CheckpointKind, RankClock, RankEndpoint, ReplayBlocker, SnapshotMemory,

@@ -94,6 +94,53 @@ fn invariant_1_the_format_does_not_change_by_accident() {
 }
 
 #[test]
+fn invariant_1_the_format_of_the_collective_clock_does_not_change_by_accident() {
+    let checkpoint = CheckpointId(7);
+    let counter = ClockCounter {
+        clock: 2,
+        context: 5,
+        group: 0xAABB_CCDD,
+        sequence: 259,
+        members: MemberRuns::of(&[PeerId(0), PeerId(3)]),
+    };
+    let targets = vec![ClockTarget { clock: 2, target: 258 }];
+    let table = [
+        (
+            FromClock::Counters { checkpoint, counters: vec![counter] }.encode(),
+            "34000000030b0100 0700000000000000010000000200000005000000ddccbbaa00000000\
+             030100000000000001000000000000000300000002000000",
+        ),
+        (
+            FromClock::Raised { checkpoint, clock: 2, sequence: 258 }.encode(),
+            "14000000030b0200 0700000000000000020000000201000000000000",
+        ),
+        (
+            FromClock::State {
+                checkpoint,
+                orders: 3,
+                hindrance: Hindrance::BelowTarget,
+                stop: 4,
+                waits_for: vec![PeerId(1), PeerId(258)],
+            }
+            .encode(),
+            "1d000000030b0300 0700000000000000030000000104000000020000000100000002010000",
+        ),
+        (ToClock::Drain { checkpoint }.encode(), "08000000030c0100 0700000000000000"),
+        (
+            ToClock::Raise { checkpoint, targets }.encode(),
+            "18000000030c0200 070000000000000001000000020000000201000000000000",
+        ),
+        (
+            ToClock::Lift { checkpoint, stop: 4 }.encode(),
+            "0c000000030c0300 070000000000000004000000",
+        ),
+    ];
+    for (frame, expected) in table {
+        assert_eq!(hex(&frame.unwrap()), expected);
+    }
+}
+
+#[test]
 fn invariant_2_every_cut_and_every_addition_is_refused() {
     let good = hello().encode().unwrap();
     for length in 0..good.len() {

@@ -2,7 +2,7 @@
 #![no_main]
 
 use rustbtl_coordination::control::{
-    FrameBuffer, FromNode, FromRank, Message, Reply, Request, ToNode, ToRank,
+    FrameBuffer, FromClock, FromNode, FromRank, Message, Reply, Request, ToClock, ToNode, ToRank,
 };
 
 fn same<M: Message>(frame: &[u8]) {
@@ -21,5 +21,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         same::<ToNode>(frame);
         same::<Request>(frame);
         same::<Reply>(frame);
+        same::<FromClock>(frame);
+        same::<ToClock>(frame);
     }
 });
