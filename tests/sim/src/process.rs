@@ -633,9 +633,10 @@ impl Process {
     pub fn position(&self) -> String {
         let Program { segment, done, open, .. } = &self.program;
         format!(
-            "{}: segment {segment} {done:?} open {open:?} {:?}",
+            "{}: segment {segment} {done:?} open {open:?} {:?} {}",
             self.me,
-            self.engine.unfinished()
+            self.engine.unfinished(),
+            self.window_position(),
         )
     }
 

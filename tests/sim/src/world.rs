@@ -131,7 +131,11 @@ impl World {
                 let net = self.net.borrow();
                 let checkpoints = crate::checkpoints::describe(&self.checkpoints, &net);
                 let net = net.describe();
-                panic!("no end after {steps} steps:\n{}\n{checkpoints}{net}", at.join("\n"));
+                let replays = &self.window_replays;
+                panic!(
+                    "no end after {steps} steps:\n{}\n{replays:?}\n{checkpoints}{net}",
+                    at.join("\n")
+                );
             }
             self.window_replay_step();
             if !self.checkpoint_step() && !self.fault_step() && !self.determinant_step() {

@@ -1,7 +1,7 @@
-//! Seeds of jobs with windows, and bugs of one-sided communication that are planted.
+//! Seeds of jobs with windows.
 
-use rustbtl_sim::options::{Planted, Tier};
-use rustbtl_sim::run::{all_caught, run_many};
+use rustbtl_sim::options::Tier;
+use rustbtl_sim::run::run_many;
 
 #[test]
 fn windows() {

@@ -133,6 +133,11 @@ impl Windows {
         self.of_token.len()
     }
 
+    /// How many messages of each stream the machine has got.
+    pub(crate) fn given_by_stream(&self) -> &BTreeMap<Stream, u64> {
+        &self.given
+    }
+
     /// Rule 3.
     pub fn holds(&self) -> bool {
         self.rma.holds_completions() && self.planted != Some(Planted::WindowCompletesEarly)

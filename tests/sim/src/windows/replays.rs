@@ -11,7 +11,7 @@ use crate::windows::calls::Place;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the coordinator knows, and what it has said.
-#[derive(Default)]
+#[derive(Default, Debug)]
 pub struct WindowReplays {
     /// Sets whose restart is not followed by the end of all replays yet.
     replaying: BTreeSet<u32>,
@@ -42,6 +42,23 @@ impl Process {
             Some(Planted::WindowRecordDropped) => rma.begin_replay(runs),
             _ => rma.resume_replay(runs),
         }
+    }
+
+    /// Where it stands, for messages.
+    pub(crate) fn window_position(&self) -> String {
+        let windows = &self.host.memory.windows;
+        let (rma, decisions) = (&windows.rma, &self.host.memory.decisions);
+        let past = decisions.has_outcomes_to_replay();
+        let (record, holds) = (rma.is_record_applied(), windows.holds());
+        format!(
+            "kept {:?} record applied {record} holds {holds} past {past} engine complete {} \
+             replaying {} awaits receives {} given {:?}",
+            rma.kept(),
+            self.engine.is_replay_complete(),
+            self.engine.is_replaying(),
+            self.engine.awaits_receives(),
+            windows.given_by_stream(),
+        )
     }
 
     /// All are rolled back together: nothing of the past is left.
