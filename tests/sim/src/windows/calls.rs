@@ -5,7 +5,7 @@ use super::programs::{
     values,
 };
 use super::{BASE, numbers};
-use crate::host::{BLANK, Buffer};
+use crate::host::Buffer;
 use crate::model::{Message, Pattern, Sent, content_digest};
 use crate::nondet_calls::fold;
 use crate::process::{Open, Process, Shared};
@@ -182,6 +182,7 @@ impl Process {
                 assert_eq!(rma.may_free(name), Ok(()), "no epoch is open");
                 self.begin_collective(shared, comm, |_| 0);
             }
+            Call::Barrier => self.begin_collective(shared, comm, |_| 0),
             &Call::Fence { no_precede, no_succeed } => {
                 let assert = FenceAssert { no_precede, no_succeed };
                 match rma.fence(name, assert) {
@@ -374,7 +375,7 @@ impl Process {
         name: ContextId,
         call: &Call,
     ) -> bool {
-        let _ = (comm, BLANK);
+        let _ = comm;
         if let &Call::Fence { no_precede, no_succeed } = call
             && !self.program.calls.counted
         {
@@ -410,6 +411,7 @@ impl Process {
                 assert_eq!(GUARDED, COUNTERS[0] + 2);
                 assert_eq!(found, counters, "counters of window {window} at {}", self.me);
             }
+            Call::Barrier if self.collected(shared).is_none() => return false,
             Call::Fence { .. } | Call::Complete | Call::UnlockAll | Call::FlushAll => {
                 self.synchronized(window, None);
             }

@@ -43,6 +43,8 @@ pub enum Call {
     FlushLocal { to: u32 },
     FlushAll,
     Sync,
+    /// Who is still in a round of locks is not kept out by who is in the next one.
+    Barrier,
     /// The value is what the program has seen.
     PutCell { to: u32, cell: usize },
     GetCell { to: u32, cell: usize },
@@ -264,8 +266,8 @@ impl Made {
         self.fenced = false;
         for (rank, calls) in calls.iter_mut().enumerate() {
             match self.mode {
-                Mode::LockAll(_) => calls.push(Call::UnlockAll),
-                Mode::Locks => continue,
+                Mode::LockAll(_) => calls.extend([Call::UnlockAll, Call::Barrier]),
+                Mode::Locks => calls.push(Call::Barrier),
                 Mode::Fence => calls.push(Call::Fence { no_precede: false, no_succeed: true }),
                 Mode::Post => calls.extend([Call::Complete, Call::Wait]),
             }
