@@ -339,10 +339,9 @@ impl Process {
 
     /// Determinants of the past have run out: free what waits for that.
     pub(crate) fn maybe_end_replay(&mut self, shared: &mut Shared) {
-        let past =
-            self.host.memory.decisions.has_outcomes_to_replay()
-                || self.engine.awaits_receives()
-                || !self.host.memory.windows.rma.is_record_applied();
+        let past = self.host.memory.decisions.has_outcomes_to_replay()
+            || self.engine.awaits_receives()
+            || !self.host.memory.windows.rma.is_record_applied();
         if past || !self.engine.is_replaying() {
             return;
         }

@@ -211,9 +211,7 @@ impl Process {
                 if asks && !blocks {
                     self.iprobe(shared, comm, pattern)
                 } else {
-                    !self.holds(shared)
-                        && self.probe(comm, pattern)
-                        && self.end_call(shared, true)
+                    !self.holds(shared) && self.probe(comm, pattern) && self.end_call(shared, true)
                 }
             }
             Op::Claim { comm, pattern, capacity, request } => {
@@ -262,9 +260,7 @@ impl Process {
             }
             Op::WaitRest => {
                 self.begin_call(shared);
-                !self.holds(shared)
-                    && self.program.open.is_empty()
-                    && self.end_call(shared, true)
+                !self.holds(shared) && self.program.open.is_empty() && self.end_call(shared, true)
             }
         }
     }
@@ -594,7 +590,11 @@ impl Process {
         self.engine.check();
         let (receives, messages, _) = self.engine.unfinished();
         let of_windows = self.host.memory.windows.receives();
-        assert_eq!(receives, self.program.matching.receives() + of_windows, "receives that are not finished");
+        assert_eq!(
+            receives,
+            self.program.matching.receives() + of_windows,
+            "receives that are not finished"
+        );
         assert_eq!(messages, self.program.matching.messages(), "messages without a receive");
     }
 

@@ -86,7 +86,8 @@ impl World {
                 let mut engine = Engine::new(peer, set, Incarnation(0));
                 engine.verify_sends();
                 engine.set_acknowledging(options.acknowledges);
-                let host = SimHost::new(me, options, Rc::clone(&net), comms.clone(), script.windows);
+                let host =
+                    SimHost::new(me, options, Rc::clone(&net), comms.clone(), script.windows);
                 Process { me, engine, host, program: Program::default() }
             })
             .collect();

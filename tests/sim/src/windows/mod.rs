@@ -9,10 +9,10 @@ pub mod programs;
 pub mod replays;
 
 use crate::host::BLANK;
+use crate::host::Buffer;
 use crate::model::{Message, Sent, Stream, content_digest};
 use crate::options::{Options, Planted};
 use crate::process::{Process, Shared};
-use crate::host::Buffer;
 use programs::CELLS;
 use rustbtl_coordination::determinants::AppliedRun;
 use rustbtl_fragments::engine::{Mode, SendOutcome};

@@ -29,37 +29,87 @@ pub const CELLS: usize = SLOTS_AT + SLOTS * SLOT;
 pub enum Call {
     Create,
     /// With what must be in the counters, and in the guarded cell.
-    Free { counters: [u64; 3] },
-    Fence { no_precede: bool, no_succeed: bool },
+    Free {
+        counters: [u64; 3],
+    },
+    Fence {
+        no_precede: bool,
+        no_succeed: bool,
+    },
     Post(Vec<u32>),
     Start(Vec<u32>),
     Complete,
     Wait,
     LockAll(LockMode),
     UnlockAll,
-    Lock { to: u32, exclusive: bool, mode: LockMode },
-    Unlock { to: u32 },
-    Flush { to: u32 },
-    FlushLocal { to: u32 },
+    Lock {
+        to: u32,
+        exclusive: bool,
+        mode: LockMode,
+    },
+    Unlock {
+        to: u32,
+    },
+    Flush {
+        to: u32,
+    },
+    FlushLocal {
+        to: u32,
+    },
     FlushAll,
     Sync,
     /// Who is still in a round of locks is not kept out by who is in the next one.
     Barrier,
     /// The value is what the program has seen.
-    PutCell { to: u32, cell: usize },
-    GetCell { to: u32, cell: usize },
+    PutCell {
+        to: u32,
+        cell: usize,
+    },
+    GetCell {
+        to: u32,
+        cell: usize,
+    },
     /// One more than what was got last.
-    PutNext { to: u32, cell: usize },
-    FetchAdd { to: u32, cell: usize },
-    CompareAndSwap { to: u32, cell: usize },
-    AddCell { to: u32, cell: usize },
-    PutSlot { to: u32, slot: usize, value: u64, strided: bool },
-    GetSlot { to: u32, slot: usize, expected: Vec<u64>, strided: bool },
-    Sum { to: u32, value: u64 },
+    PutNext {
+        to: u32,
+        cell: usize,
+    },
+    FetchAdd {
+        to: u32,
+        cell: usize,
+    },
+    CompareAndSwap {
+        to: u32,
+        cell: usize,
+    },
+    AddCell {
+        to: u32,
+        cell: usize,
+    },
+    PutSlot {
+        to: u32,
+        slot: usize,
+        value: u64,
+        strided: bool,
+    },
+    GetSlot {
+        to: u32,
+        slot: usize,
+        expected: Vec<u64>,
+        strided: bool,
+    },
+    Sum {
+        to: u32,
+        value: u64,
+    },
     /// The own slots by plain loads.
-    ReadSlots { expected: Vec<u64> },
+    ReadSlots {
+        expected: Vec<u64>,
+    },
     /// The own counter of active epochs.
-    ReadCounter { expected: u64 },
+    ReadCounter {
+        expected: u64,
+    },
 }
 
 /// Values of a slot.
@@ -129,7 +179,9 @@ impl Made {
     /// What each rank calls at the beginning of a round.
     pub fn begin(&mut self, prng: &mut Prng) -> Vec<Vec<Call>> {
         self.mode = match prng.below(8) {
-            0..3 => Mode::LockAll(if prng.chance(30) { LockMode::NoCheck } else { lock_mode(prng) }),
+            0..3 => {
+                Mode::LockAll(if prng.chance(30) { LockMode::NoCheck } else { lock_mode(prng) })
+            }
             3 | 4 => Mode::Locks,
             5 | 6 => Mode::Fence,
             _ => Mode::Post,

@@ -2,12 +2,12 @@
 
 use crate::options::Planted;
 use crate::process::Process;
+use crate::windows::calls::Place;
 use crate::world::World;
 use rustbtl_coordination::determinants::AppliedRun;
 use rustbtl_fragments::ids::Incarnation;
 use rustbtl_rma::ids::Tick;
 use rustbtl_rma::record::Applied;
-use crate::windows::calls::Place;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the coordinator knows, and what it has said.
@@ -105,9 +105,8 @@ impl World {
             self.window_replays.through.insert(rank);
         }
         let replays = &self.window_replays;
-        let reported = |set: &u32| {
-            self.members(*set).iter().all(|member| replays.through.contains(member))
-        };
+        let reported =
+            |set: &u32| self.members(*set).iter().all(|member| replays.through.contains(member));
         let over = !replays.replaying.is_empty()
             && self.faults.failed.is_empty()
             && replays.replaying.iter().all(reported);
