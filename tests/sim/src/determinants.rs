@@ -226,6 +226,7 @@ impl World {
     /// A set has failed, and with it what its agent stored.
     pub fn determinants_lost(&mut self, set: u32) {
         let replaying = self.checkpoints.is_replaying(set);
+        self.window_replay_is_void(Some(set));
         let determinants = &mut self.determinants;
         if !determinants.on {
             return;
@@ -330,9 +331,11 @@ impl World {
             };
             self.determinants.report.forced += process.host.memory.decisions.clock() - clock;
             process.program.matching.begin_replay(rank, &forced);
+            process.replay_windows(self.shared.options.planted);
             process.engine.begin_replay(&mut process.host, &forced);
             process.settle(&mut self.shared);
         }
+        self.window_replay_begins(set);
         self.determinants.report.replays += u64::from(self.determinants.report.forced > before);
     }
 
@@ -343,9 +346,7 @@ impl World {
 
     /// Has it completed its replay, as far as it knows itself?
     pub fn has_completed_replay(&self, rank: usize) -> bool {
-        let process = &self.processes[rank];
-        !process.host.memory.decisions.has_outcomes_to_replay()
-            && process.engine.is_replay_complete()
+        self.processes[rank].is_through()
     }
 
     /// The oldest checkpoint that a set may be rolled back to: what is before is not needed any
@@ -375,7 +376,9 @@ impl World {
             process.host.late.clear();
             let forced = process.host.memory.decisions.restored(&[]);
             assert!(forced.is_ok(), "nothing is forced");
+            process.forget_window_replay();
         }
+        self.window_replay_is_void(None);
         self.first_replicas();
         for rank in 0..self.processes.len() {
             self.processes[rank].maybe_end_replay(&mut self.shared);

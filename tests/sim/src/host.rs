@@ -5,6 +5,7 @@ use crate::network::Network;
 use crate::options::{Options, Planted};
 use crate::piggyback::PiggybackShare;
 use crate::prng::Prng;
+use crate::windows::{Windows, blank, is_of_window};
 use rustbtl_checkpoint::{LogLimits, PayloadLog, SegmentMemory, SegmentSource};
 use rustbtl_coordination::determinants::{DeterminantLog, RandomStream, ReplayDecisions};
 use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
@@ -71,6 +72,8 @@ pub struct Memory {
     pub decisions: ReplayDecisions,
     /// Random numbers of the system.
     pub random: RandomStream,
+    /// One-sided communication.
+    pub windows: Windows,
 }
 
 /// Host of one simulated process.
@@ -106,6 +109,10 @@ pub struct SimHost {
     pub refused: u64,
     /// Frames that depended on nothing but what their receiver had piggybacked to here.
     pub alone: u64,
+    /// Runs of one-sided operations that were recorded, and that were forced.
+    pub applied_runs: u64,
+    /// See there.
+    pub forced_runs: u64,
     net: Rc<RefCell<Network>>,
     options: Options,
     prng: Prng,
@@ -118,6 +125,7 @@ impl SimHost {
         options: &Options,
         net: Rc<RefCell<Network>>,
         comms: Vec<Vec<usize>>,
+        windows: usize,
     ) -> Self {
         let limits =
             LogLimits { segment_bytes_min: 4 << 10, free_bytes_max: 0, ..LogLimits::default() };
@@ -130,6 +138,7 @@ impl SimHost {
             named: BTreeMap::new(),
             decisions: ReplayDecisions::default(),
             random,
+            windows: Windows::new(options, windows),
         };
         let prng = Prng::new(options.seed).fork(100 + me as u64);
         let options = options.clone();
@@ -149,6 +158,8 @@ impl SimHost {
             acknowledged: BTreeSet::new(),
             refused: 0,
             alone: 0,
+            applied_runs: 0,
+            forced_runs: 0,
             net,
             options,
             prng,
@@ -344,6 +355,15 @@ impl Host for SimHost {
     }
 
     fn log_next(&self, to: PeerId, after: Option<LogRecord>) -> Option<(LogRecord, LogEntry)> {
+        if self.options.planted == Some(Planted::WindowRepliesNotLogged) {
+            let mut next = self.memory.log.next(to, after);
+            while let Some((record, entry)) = next
+                && entry.tag == *DIRECT_TAGS.end()
+            {
+                next = self.memory.log.next(to, Some(record));
+            }
+            return next;
+        }
         if self.options.planted != Some(Planted::ResendOutOfOrder) {
             return self.memory.log.next(to, after);
         }
@@ -425,7 +445,26 @@ impl Host for SimHost {
         self.completed.push((token, status));
     }
 
+    fn direct_message(&mut self, context: ContextId, source: CommRank, tag: i32, payload: &[u8]) {
+        self.memory.windows.arrived((context, source, tag), payload);
+    }
+
+    fn direct_buffer(
+        &mut self,
+        context: ContextId,
+        source: CommRank,
+        tag: i32,
+        bytes: u64,
+    ) -> Option<(Buffer, u32)> {
+        let token = self.memory.windows.announced((context, source, tag));
+        self.memory.buffers.insert(token, blank(bytes));
+        Some((Buffer(token), token))
+    }
+
     fn receive_id_assigned(&mut self, request: u32, receive: ReceiveId) {
+        if is_of_window(request) {
+            return;
+        }
         self.memory.named.insert(request, receive);
     }
 

@@ -21,4 +21,5 @@ pub mod process;
 pub mod replay_model;
 pub mod run;
 pub mod script;
+pub mod windows;
 pub mod world;

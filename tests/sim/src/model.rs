@@ -2,6 +2,8 @@
 //! for the job in which every message is entered when it is sent.
 
 use crate::replay_model::Replay;
+use crate::windows::calls::COUNT_TAG;
+use rustbtl_fragments::host::DIRECT_TAGS;
 use rustbtl_fragments::ids::ReceiveName;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +35,29 @@ pub struct Message {
     pub digest: u64,
 }
 
+/// Names content that is no function of its message's name.
+pub fn content_digest(content: &[u8]) -> u64 {
+    let first = 0x6A09_E667_F3BC_C908 ^ content.len() as u64;
+    let mixed = content.iter().fold(first, |sum, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23)
+    });
+    mixed | 1
+}
+
 impl Message {
+    /// Is its content its own, and not a function of its name? So it is with windows.
+    pub fn has_content(&self) -> bool {
+        self.tag == COUNT_TAG || DIRECT_TAGS.contains(&self.tag)
+    }
+
+    /// Are these the first bytes of its payload?
+    pub fn begins_with(&self, bytes: &[u8]) -> bool {
+        match self.has_content() && bytes.len() as u64 == self.bytes {
+            true => content_digest(bytes) == self.digest,
+            false => bytes == &self.payload()[..bytes.len()],
+        }
+    }
+
     /// The payload: a function of the message's name.
     pub fn payload(&self) -> Vec<u8> {
         let (context, from, to, lane) = self.stream;
@@ -91,13 +115,20 @@ pub struct Matching {
 impl Matching {
     /// A message arrives. If a receive takes it: its token.
     pub fn arrive(&mut self, message: Message) -> Option<u32> {
-        let count = self.arrived.entry(message.stream).or_default();
-        assert_eq!(message.sequence, *count, "order, loss or duplicate: {message:?}");
-        *count += 1;
+        self.count_arrival(&message);
+        if DIRECT_TAGS.contains(&message.tag) {
+            return None;
+        }
         if self.replay.is_some() {
             return self.arrive_in_replay(message);
         }
         self.arrive_free(message)
+    }
+
+    fn count_arrival(&mut self, message: &Message) {
+        let count = self.arrived.entry(message.stream).or_default();
+        assert_eq!(message.sequence, *count, "order, loss or duplicate: {message:?}");
+        *count += 1;
     }
 
     /// Plain matching.

@@ -32,7 +32,7 @@ const BETWEEN_NS: u64 = 400;
 /// Ticks of the processor's counter in a microsecond.
 const TICKS_PER_US: u64 = 2000;
 
-fn fold(digest: &mut u64, word: u64) {
+pub(crate) fn fold(digest: &mut u64, word: u64) {
     *digest = (*digest ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(31);
 }
 
@@ -150,12 +150,14 @@ impl Process {
     }
 
     /// One step of a loop that waits for all requests, in a way that depends on what was seen.
-    pub(crate) fn drain(&mut self, shared: &Shared, rest: bool, draw: usize) -> bool {
+    pub(crate) fn drain(&mut self, shared: &mut Shared, rest: bool, draw: usize) -> bool {
         let list = self.program.pending.iter().filter(|pending| rest || !pending.wild);
         let list: Vec<Request> = list.map(|pending| pending.request).collect();
         if list.is_empty() {
             return true;
         }
+        self.begin_call(shared);
+        let holds = self.holds(shared);
         let digest = self.program.digest;
         let mut kind = [
             CallKind::Test,
@@ -178,8 +180,10 @@ impl Process {
         let outcome = match self.ask(shared, call) {
             ReplayDecision::ReportNothing => {
                 self.miss();
+                self.end_call(shared, false);
                 return false;
             }
+            _ if holds => return false,
             ReplayDecision::Await(outcome) => {
                 let wanted = match &outcome {
                     Outcome::Requests(places) => places.iter().all(|place| done.contains(place)),
@@ -200,6 +204,7 @@ impl Process {
                 _ => {
                     self.host.memory.decisions.record_nothing(call);
                     self.miss();
+                    self.end_call(shared, false);
                     return false;
                 }
             },
@@ -210,6 +215,7 @@ impl Process {
         };
         self.found(shared, call, outcome);
         seen.into_iter().for_each(|request| self.observe(shared, request));
+        self.end_call(shared, true);
         false
     }
 
@@ -223,11 +229,14 @@ impl Process {
     pub(crate) fn iprobe(&mut self, shared: &Shared, comm: usize, pattern: Pattern) -> bool {
         let call = Self::probe_call(CallKind::Probe, pattern);
         let (source, tag) = engine_pattern(pattern);
+        let holds = self.holds(shared);
         let name = match self.ask(shared, call) {
             ReplayDecision::ReportNothing => {
                 self.miss();
+                self.end_call(shared, false);
                 return false;
             }
+            _ if holds => return false,
             ReplayDecision::Await(Outcome::Message(name)) => {
                 if self.engine.probe_named(&name).is_none() {
                     return false;
@@ -242,6 +251,7 @@ impl Process {
                 let Some(name) = self.engine.probe_name(comm, source, tag) else {
                     self.host.memory.decisions.record_nothing(call);
                     self.miss();
+                    self.end_call(shared, false);
                     return false;
                 };
                 name
@@ -249,7 +259,7 @@ impl Process {
         };
         self.found(shared, call, Outcome::Message(name));
         fold(&mut self.program.digest, u64::from(name.from.0) + 7);
-        true
+        self.end_call(shared, true)
     }
 
     /// MPI_Improbe in a loop. The message, when it was claimed.
@@ -262,11 +272,14 @@ impl Process {
     ) -> Option<MessageId> {
         let call = Self::probe_call(CallKind::Claim, pattern);
         let (source, tag) = engine_pattern(pattern);
+        let holds = self.holds(shared);
         let (id, name) = match self.ask(shared, call) {
             ReplayDecision::ReportNothing => {
                 self.miss();
+                self.end_call(shared, false);
                 return None;
             }
+            _ if holds => return None,
             ReplayDecision::Await(Outcome::Message(name)) => {
                 let (id, _) = self.engine.claim_named(&name)?;
                 self.program.matching.claim_named(request, &name);
@@ -281,6 +294,7 @@ impl Process {
                 let (Some((id, _)), Some(name)) = (claimed, name) else {
                     self.host.memory.decisions.record_nothing(call);
                     self.miss();
+                    self.end_call(shared, false);
                     return None;
                 };
                 self.program.matching.claim(request, pattern);
@@ -291,6 +305,7 @@ impl Process {
         assert_eq!((claimed.stream, claimed.sequence), name_of(self.me, &name), "claimed");
         self.found(shared, call, Outcome::Message(name));
         fold(&mut self.program.digest, u64::from(name.from.0) + 9);
+        self.end_call(shared, true);
         Some(id)
     }
 
@@ -324,8 +339,9 @@ impl Process {
 
     /// Determinants of the past have run out: free what waits for that.
     pub(crate) fn maybe_end_replay(&mut self, shared: &mut Shared) {
-        let past =
-            self.host.memory.decisions.has_outcomes_to_replay() || self.engine.awaits_receives();
+        let past = self.host.memory.decisions.has_outcomes_to_replay()
+            || self.engine.awaits_receives()
+            || !self.host.memory.windows.rma.is_record_applied();
         if past || !self.engine.is_replaying() {
             return;
         }

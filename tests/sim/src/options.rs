@@ -119,6 +119,26 @@ pub enum Planted {
     SnapshotUnstable,
     /// Batches and acknowledgements of an earlier incarnation are taken for those of this one.
     StaleIncarnationAccepted,
+    /// Windows, rule 1 of the replay: the record's order is lost within a tick.
+    WindowOrderForgotten,
+    /// Rule 2: the program's actions are not waited for.
+    WindowTickIgnored,
+    /// Rule 3: calls complete before what was applied earlier.
+    WindowCompletesEarly,
+    /// Rule 4: what is not recorded is applied as soon as the record is.
+    WindowNotWithheld,
+    /// Rule 4: each process is through when it is so itself.
+    WindowWithheldAlone,
+    /// What is left of an earlier record is dropped when a process is restored again.
+    WindowRecordDropped,
+    /// Operations are not kept for their epoch.
+    WindowEpochsIgnored,
+    /// Operations and replies are trimmed when a checkpoint is frozen, before it is complete.
+    WindowTrimmedEarly,
+    /// Replies are not logged.
+    WindowRepliesNotLogged,
+    /// What was applied is recorded after what depends on it was sent.
+    WindowRecordedLate,
 }
 
 impl Planted {
@@ -225,6 +245,13 @@ pub struct Options {
     pub piggyback: bool,
     /// Programs read clocks and draw random numbers.
     pub reads: bool,
+    /// Programs have windows.
+    pub windows: bool,
+    /// Operations are applied in calls of the program only, and all that it finds in its memory
+    /// after them goes into what it sends.
+    pub windows_free: bool,
+    /// Bytes of an operation in one message.
+    pub part_bytes_max: u64,
     /// A bug.
     pub planted: Option<Planted>,
 }
@@ -246,6 +273,8 @@ pub enum Tier {
     Replay,
     /// The same, with piggybacked determinants; the coordinator is slow, and sets fail together.
     Piggyback,
+    /// One of these two, with one-sided communication.
+    Windows,
 }
 
 impl Options {
@@ -253,14 +282,16 @@ impl Options {
     pub fn of(tier: Tier, seed: u64) -> Self {
         let mut prng = Prng::new(seed).fork(1);
         let faults = tier != Tier::Calm;
-        let piggyback = tier == Tier::Piggyback;
-        let replay = tier == Tier::Replay || piggyback;
+        let windows = tier == Tier::Windows;
+        let piggyback = tier == Tier::Piggyback || windows && seed % 4 == 3;
+        let replay = tier == Tier::Replay || piggyback || windows;
         let coordinated = tier == Tier::Checkpoints || replay;
         let few = if piggyback { 3 } else { 1 + u64::from(faults) };
         let ranks = prng.from_to(few, 6) as u32;
         let size_max = match tier {
             Tier::Resets | Tier::Failures => (ranks - 1).min(3),
-            Tier::Replay => (ranks - u32::from(prng.chance(90))).clamp(1, 3),
+            Tier::Windows if piggyback => (ranks / 2).clamp(1, 2),
+            Tier::Replay | Tier::Windows => (ranks - u32::from(prng.chance(90))).clamp(1, 3),
             Tier::Piggyback => (ranks / 2).clamp(1, 2),
             Tier::Calm | Tier::Checkpoints => ranks,
         };
@@ -328,6 +359,9 @@ impl Options {
             },
             // What they leave is longer than what is piggybacked: frames would rarely carry any.
             reads: !piggyback || Prng::new(seed).fork(13).chance(20),
+            windows,
+            windows_free: windows && Prng::new(seed).fork(14).chance(50),
+            part_bytes_max: Prng::new(seed).fork(15).pick(&[32, 80, 1 << 20]),
             planted: None,
         }
     }

@@ -1,10 +1,14 @@
 //! One simulated process: engine, host, program; and what MPI promises about each call.
 
+mod sends;
+
 use crate::host::{BLANK, Buffer, SimHost};
 use crate::model::{Book, Matching, Message, Pattern, Sent as SentRecord, Stream, lane};
 use crate::nondet_calls::Pending;
 use crate::options::{Options, Planted};
 use crate::script::{Op, Request, Script, lonely, pattern};
+use crate::windows::calls::{Fetched, InCalls};
+use crate::windows::is_of_window;
 use rustbtl_coordination::instances::Instances;
 use rustbtl_fragments::engine::*;
 use rustbtl_fragments::host::{Host, Status};
@@ -42,6 +46,11 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// What was received.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// All of it in one word.
     pub fn sum(&self) -> u64 {
         let Status { source, tag, bytes, .. } = self.status;
@@ -70,9 +79,20 @@ pub struct Program {
     pub results: BTreeMap<Request, Outcome>,
     lonely: u32,
     instances: Instances,
+    /// Where it stands in calls about windows.
+    pub(crate) calls: InCalls,
+    /// What it gets from windows.
+    pub fetched: Fetched,
 }
 
 impl Program {
+    /// The number of the next message of a stream, which is sent now.
+    pub(crate) fn next_of(&mut self, stream: Stream) -> u64 {
+        let next = self.sent.entry(stream).or_default();
+        *next += 1;
+        *next - 1
+    }
+
     /// Is this send open?
     pub fn send_is_open(&self, stream: &Stream, sequence: u64) -> bool {
         self.open.values().any(|open| match open {
@@ -148,40 +168,66 @@ impl Process {
         match *op {
             Op::Agree { comm } => {
                 shared.agreed.insert((comm, self.me));
+                self.begin_call(shared);
                 let members = &shared.script.comms[comm].members;
                 members.iter().all(|&rank| shared.agreed.contains(&(comm, rank)))
+                    && !self.holds(shared)
+                    && self.end_call(shared, true)
             }
-            Op::AddComm { comm } => self.add_comm(shared, comm),
+            Op::AddComm { comm } => {
+                self.begin_call(shared);
+                self.end_call(shared, false);
+                self.add_comm(shared, comm)
+            }
+            Op::Window { window, comm, ref calls } => {
+                self.window_calls(shared, (window, comm), calls)
+            }
             Op::DelComm { comm } => {
+                self.begin_call(shared);
+                self.end_call(shared, false);
                 self.before_action(shared, false);
                 let Some(id) = self.program.comms.remove(&comm) else { panic!("no comm {comm}") };
                 self.engine.del_comm(id);
                 true
             }
             Op::Send { comm, to, tag, bytes, synchronous, request } => {
+                if tag >= 0 {
+                    self.begin_call(shared);
+                    self.end_call(shared, false);
+                }
                 self.send(shared, comm, to, tag, bytes, synchronous, request);
                 true
             }
             Op::Receive { comm, pattern, capacity, request } => {
+                if pattern.tag.is_none_or(|tag| tag >= 0) {
+                    self.begin_call(shared);
+                    self.end_call(shared, false);
+                }
                 self.receive(shared, comm, pattern, capacity, request);
                 true
             }
             Op::Probe { comm, pattern } => {
+                self.begin_call(shared);
                 // A blocking probe for a named source is no event.
                 let blocks = pattern.source.is_some() && pattern.tag.is_some_and(|t| t % 2 == 0);
                 if asks && !blocks {
                     self.iprobe(shared, comm, pattern)
                 } else {
-                    self.probe(comm, pattern)
+                    !self.holds(shared) && self.probe(comm, pattern) && self.end_call(shared, true)
                 }
             }
             Op::Claim { comm, pattern, capacity, request } => {
+                self.begin_call(shared);
                 self.claim(shared, comm, pattern, capacity, request)
             }
             Op::CancelAndRepeat { request, .. } if asks => {
+                self.begin_call(shared);
+                if self.holds(shared) {
+                    return false;
+                }
                 self.before_action(shared, false);
                 self.cancel_recorded(shared, request);
-                true
+                self.end_call(shared, false)
             }
             Op::CancelAndRepeat { request, .. } => {
                 self.cancel_and_repeat(shared, request);
@@ -192,9 +238,11 @@ impl Process {
                 true
             }
             Op::Wait { request } => {
-                let done = !self.program.open.contains_key(&request);
+                self.begin_call(shared);
+                let done = !self.program.open.contains_key(&request) && !self.holds(shared);
                 if done {
                     self.observe(shared, request);
+                    self.end_call(shared, true);
                 }
                 done
             }
@@ -203,11 +251,19 @@ impl Process {
             {
                 false
             }
-            Op::WaitAll => self.program.open.values().all(|open| match open {
-                Open::Send { message, .. } => is_wild(&shared.options, message),
-                Open::Receive { .. } => false,
-            }),
-            Op::WaitRest => self.program.open.is_empty(),
+            Op::WaitAll => {
+                self.begin_call(shared);
+                !self.holds(shared)
+                    && self.program.open.values().all(|open| match open {
+                        Open::Send { message, .. } => is_wild(&shared.options, message),
+                        Open::Receive { .. } => false,
+                    })
+                    && self.end_call(shared, true)
+            }
+            Op::WaitRest => {
+                self.begin_call(shared);
+                !self.holds(shared) && self.program.open.is_empty() && self.end_call(shared, true)
+            }
         }
     }
 
@@ -226,88 +282,6 @@ impl Process {
         let id = self.engine.add_comm(info.context, rank, size, comm as u64);
         self.program.comms.insert(comm, id);
         true
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn send(
-        &mut self,
-        shared: &mut Shared,
-        comm: usize,
-        to: u32,
-        tag: i32,
-        bytes: u64,
-        synchronous: bool,
-        request: Request,
-    ) {
-        let info = &shared.script.comms[comm];
-        let Some(rank) = info.members.iter().position(|&rank| rank == self.me) else {
-            panic!("not a member of {comm}")
-        };
-        let receiver = info.members[to as usize];
-        let (context, source) = (info.context.0, rank as u32);
-        self.before_action(shared, tag < 0);
-        let (mut bytes, mut digest) = (bytes, 0);
-        let info = &shared.script.comms[comm];
-        if shared.options.determinants && tag >= 0 {
-            self.read_date(shared);
-            self.host.drain();
-            digest = self.program.digest;
-            bytes += digest % 3;
-        }
-        let stream = (info.context.number(), self.me, receiver, lane(tag));
-        let next = self.program.sent.entry(stream).or_default();
-        let message = Message { context, stream, sequence: *next, source, tag, bytes, digest };
-        *next += 1;
-        shared.book.send(SentRecord { message, synchronous });
-        self.host.memory.buffers.insert(request, message.payload());
-        self.program.open.insert(request, Open::Send { message, synchronous });
-        if digest > 0 || shared.options.determinants && tag >= 0 {
-            let wild = is_wild(&shared.options, &message);
-            self.program.pending.push(Pending { request, wild });
-        }
-        if receiver == self.me {
-            self.arrive(shared, message);
-        }
-        let early = shared.options.planted == Some(Planted::SynchronousEarly);
-        let mode = match synchronous && !early {
-            true => Mode::Synchronous,
-            false => Mode::Standard,
-        };
-        let comm = self.program.comms[&comm];
-        let (to, buffer) = (CommRank(to), Buffer(request));
-        if let Some(planted) = shared.options.planted.filter(|planted| planted.alters_sends()) {
-            // What somebody has, so that nobody gets the other one.
-            let seen = shared.book.accepted.get(&stream).copied().unwrap_or(0);
-            let outgoing = !shared.options.same_set(self.me, receiver);
-            let again = outgoing && message.sequence < seen && self.host.incarnation() > 0;
-            self.host.alters =
-                planted.alters_contents() && again && message.sequence.is_multiple_of(3);
-            // Long enough to be unlike any other.
-            let alone = again && !synchronous && bytes > 8;
-            if planted == Planted::SendsFewer && alone && message.sequence + 1 == seen {
-                return self.send_is_complete(shared, request);
-            }
-            // What follows the last one that somebody has is new, whatever it is.
-            // Tags of nonblocking collectives have one sum together: found later.
-            if planted == Planted::SendsMore && alone && tag > -64 && message.sequence + 1 < seen {
-                let mode = Mode::Standard;
-                match self.engine.send(&mut self.host, comm, to, tag, mode, buffer, bytes, request)
-                {
-                    Ok(SendOutcome::Pending(id)) => assert!(self.engine.detach_send(id)),
-                    other => assert_eq!(other, Ok(SendOutcome::Complete)),
-                }
-            }
-        }
-        match self.engine.send(&mut self.host, comm, to, tag, mode, buffer, bytes, request) {
-            Ok(SendOutcome::Complete) => self.send_is_complete(shared, request),
-            Ok(SendOutcome::Pending(id)) => {
-                if message.sequence.is_multiple_of(2) && self.engine.detach_send(id) {
-                    self.send_is_complete(shared, request);
-                }
-            }
-            Err(error) => panic!("the log refused a message: {error:?}"),
-        }
-        self.settle(shared);
     }
 
     fn arrive(&mut self, shared: &mut Shared, message: Message) {
@@ -475,6 +449,10 @@ impl Process {
         let dropped = self.engine.counters().stale_frames - stale;
         assert_eq!(dropped, u64::from(ghost), "older incarnations are dropped, others are not");
         self.settle(shared);
+        // A thread applies while the program computes.
+        if !shared.options.windows_free && header.sequence % 2 == 0 {
+            self.progress_windows(shared);
+        }
     }
 
     /// Half of the payloads that may be are placed directly; the others leave rubbish there first,
@@ -500,6 +478,10 @@ impl Process {
     /// What the driver does after each call of the engine.
     pub fn settle(&mut self, shared: &mut Shared) {
         for (request, status) in core::mem::take(&mut self.host.completed) {
+            if is_of_window(request) {
+                self.window_message_is_complete(request);
+                continue;
+            }
             match self.program.open.get(&request) {
                 Some(Open::Send { .. }) => self.send_is_complete(shared, request),
                 Some(Open::Receive { .. }) => self.receive_is_complete(request, status),
@@ -513,7 +495,12 @@ impl Process {
     fn check(&self, _shared: &Shared) {
         self.engine.check();
         let (receives, messages, _) = self.engine.unfinished();
-        assert_eq!(receives, self.program.matching.receives(), "receives that are not finished");
+        let of_windows = self.host.memory.windows.receives();
+        assert_eq!(
+            receives,
+            self.program.matching.receives() + of_windows,
+            "receives that are not finished"
+        );
         assert_eq!(messages, self.program.matching.messages(), "messages without a receive");
     }
 
@@ -537,7 +524,7 @@ impl Process {
         assert_eq!(status, want, "status of a receive");
         let Some(bytes) = self.host.memory.buffers.remove(&request) else { panic!("no buffer") };
         let fits = message.bytes.min(capacity) as usize;
-        assert!(bytes[..fits] == message.payload()[..fits], "content of {message:?}");
+        assert!(message.begins_with(&bytes[..fits]), "content of {message:?}");
         assert!(bytes[fits..].iter().all(|&byte| byte == BLANK), "written past the message");
         let old = self.program.results.insert(request, Outcome { status, bytes });
         assert!(old.is_none(), "{request} has a result already");
@@ -552,9 +539,10 @@ impl Process {
     pub fn position(&self) -> String {
         let Program { segment, done, open, .. } = &self.program;
         format!(
-            "{}: segment {segment} {done:?} open {open:?} {:?}",
+            "{}: segment {segment} {done:?} open {open:?} {:?} {}",
             self.me,
-            self.engine.unfinished()
+            self.engine.unfinished(),
+            self.window_position(),
         )
     }
 

@@ -8,6 +8,7 @@
 use crate::model::{Pattern, lane};
 use crate::options::Options;
 use crate::prng::Prng;
+use crate::windows::programs::{Call, Made};
 use rustbtl_coordination::instances::Instances;
 use rustbtl_fragments::ids::{ContextId, PeerId};
 
@@ -42,6 +43,8 @@ pub enum Op {
     WaitAll,
     /// Wait for the rest.
     WaitRest,
+    /// Calls about a window, one after the other: its place among the windows, its communicator.
+    Window { window: usize, comm: usize, calls: Vec<Call> },
 }
 
 /// Steps that belong together.
@@ -69,6 +72,8 @@ pub struct Script {
     pub comms: Vec<Comm>,
     /// Segments of each process.
     pub programs: Vec<Vec<Segment>>,
+    /// How many windows are made.
+    pub windows: usize,
 }
 
 /// Tag of receives that nothing matches.
@@ -80,6 +85,7 @@ struct Maker<'a> {
     script: Script,
     requests: Vec<Request>,
     instances: Instances,
+    windows: Vec<Made>,
 }
 
 /// The script of a seed.
@@ -89,9 +95,10 @@ pub fn script(options: &Options) -> Script {
     let mut maker = Maker {
         options,
         prng: Prng::new(options.seed).fork(2),
-        script: Script { comms: vec![world], programs: vec![Vec::new(); ranks] },
+        script: Script { comms: vec![world], programs: vec![Vec::new(); ranks], windows: 0 },
         requests: vec![0; ranks],
         instances: Instances::default(),
+        windows: Vec::new(),
     };
     for rank in 0..ranks {
         maker.segment(rank, vec![Op::AddComm { comm: 0 }], false);
@@ -99,6 +106,7 @@ pub fn script(options: &Options) -> Script {
     for _ in 0..options.rounds {
         maker.round();
     }
+    maker.free_windows(0);
     for rank in 0..ranks {
         maker.segment(rank, vec![Op::WaitRest, Op::DelComm { comm: 0 }], false);
     }
@@ -140,6 +148,9 @@ impl Maker<'_> {
                 comms.push(self.new_comm(context));
             }
         }
+        if self.options.windows {
+            self.begin_windows();
+        }
         let ranks = self.options.ranks();
         // Per process: what is posted, and what blocks and therefore comes last.
         let mut posts: Vec<Vec<Op>> = vec![Vec::new(); ranks];
@@ -148,6 +159,7 @@ impl Maker<'_> {
         for _ in 0..self.options.messages {
             let comm = self.prng.pick(&comms);
             self.message(comm, ordered, &mut posts, &mut late);
+            self.access_windows(&mut posts);
         }
         for rank in 0..ranks {
             let mut ops = core::mem::take(&mut posts[rank]);
@@ -159,6 +171,7 @@ impl Maker<'_> {
             self.segment(rank, core::mem::take(&mut late[rank]), false);
             self.segment(rank, vec![Op::WaitAll], false);
         }
+        self.end_windows();
         for comm in comms.into_iter().skip(1) {
             for rank in self.script.comms[comm].members.clone() {
                 self.segment(rank, vec![Op::DelComm { comm }], false);
@@ -179,6 +192,77 @@ impl Maker<'_> {
         let context = if self.options.instances { instance } else { ContextId::new(context, 0) };
         self.script.comms.push(Comm { context, members });
         comm
+    }
+
+    /// Each member makes these calls about a window.
+    fn all_call(&mut self, (window, comm): (usize, usize), calls: Vec<Vec<Call>>) {
+        let members = self.script.comms[comm].members.clone();
+        for (rank, calls) in members.into_iter().zip(calls) {
+            if !calls.is_empty() {
+                self.segment(rank, vec![Op::Window { window, comm, calls }], false);
+            }
+        }
+    }
+
+    fn begin_windows(&mut self) {
+        for _ in 0..self.prng.below(3) {
+            let context = self.prng.pick(&[8, 10, 12]);
+            let used = |made: &Made| {
+                let context_of = self.script.comms[made.comm].context;
+                context_of.number() == u32::from(context)
+            };
+            if self.windows.iter().any(used) {
+                continue;
+            }
+            let comm = self.new_comm(context);
+            let ranks = self.script.comms[comm].members.len();
+            let window = self.script.windows;
+            self.script.windows += 1;
+            self.all_call((window, comm), vec![vec![Call::Create]; ranks]);
+            self.windows.push(Made::new(comm, window, ranks));
+        }
+        let mut windows = core::mem::take(&mut self.windows);
+        for made in &mut windows {
+            let calls = made.begin(&mut self.prng);
+            self.all_call((made.window, made.comm), calls);
+        }
+        self.windows = windows;
+    }
+
+    fn access_windows(&mut self, posts: &mut [Vec<Op>]) {
+        for made in &mut self.windows {
+            if self.prng.chance(30) {
+                continue;
+            }
+            let Some((origin, calls)) = made.access(&mut self.prng) else { continue };
+            let rank = self.script.comms[made.comm].members[origin];
+            let Made { window, comm, .. } = *made;
+            posts[rank].push(Op::Window { window, comm, calls });
+        }
+    }
+
+    fn end_windows(&mut self) {
+        let mut windows = core::mem::take(&mut self.windows);
+        for made in &mut windows {
+            let calls = made.end();
+            self.all_call((made.window, made.comm), calls);
+        }
+        self.windows = windows;
+        self.free_windows(60);
+    }
+
+    /// Free windows; `keep`: percent that live longer.
+    fn free_windows(&mut self, keep: u32) {
+        for made in core::mem::take(&mut self.windows) {
+            if self.prng.chance(keep) {
+                self.windows.push(made);
+                continue;
+            }
+            self.all_call((made.window, made.comm), made.free());
+            for rank in self.script.comms[made.comm].members.clone() {
+                self.segment(rank, vec![Op::WaitAll, Op::DelComm { comm: made.comm }], false);
+            }
+        }
     }
 
     fn bytes(&mut self) -> u64 {

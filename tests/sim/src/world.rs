@@ -11,6 +11,7 @@ use crate::piggyback::PiggybackWorld;
 use crate::prng::Prng;
 use crate::process::{Outcome, Process, Program, Shared};
 use crate::script::{Request, script};
+use crate::windows::replays::WindowReplays;
 use rustbtl_fragments::counters::Counters;
 use rustbtl_fragments::engine::{Engine, Sums};
 use rustbtl_fragments::ids::*;
@@ -40,6 +41,8 @@ pub struct World {
     pub determinants: Determinants,
     /// Piggybacked determinants.
     pub piggyback: PiggybackWorld,
+    /// Replays of windows.
+    pub window_replays: WindowReplays,
 }
 
 /// What a job gave: the results of every receive of each process.
@@ -63,6 +66,9 @@ pub struct Report {
     pub placed_directly: u64,
     /// What became of checkpoints.
     pub checkpoints: CheckpointReport,
+    /// Runs of one-sided operations that were recorded and that were forced; how often all replays
+    /// were over, and how often those of several sets.
+    pub windows: [u64; 4],
     /// What became of determinants.
     pub determinants: crate::determinants::DeterminantReport,
 }
@@ -80,7 +86,8 @@ impl World {
                 let mut engine = Engine::new(peer, set, Incarnation(0));
                 engine.verify_sends();
                 engine.set_acknowledging(options.acknowledges);
-                let host = SimHost::new(me, options, Rc::clone(&net), comms.clone());
+                let host =
+                    SimHost::new(me, options, Rc::clone(&net), comms.clone(), script.windows);
                 Process { me, engine, host, program: Program::default() }
             })
             .collect();
@@ -89,8 +96,17 @@ impl World {
         let (faults, checkpoints) = (Faults::new(options), CheckpointWorld::new(options));
         let determinants = Determinants::new(options);
         let (prng, piggyback) = (root.fork(2), PiggybackWorld::default());
-        let mut world =
-            Self { processes, net, shared, prng, faults, checkpoints, determinants, piggyback };
+        let mut world = Self {
+            processes,
+            net,
+            shared,
+            prng,
+            faults,
+            checkpoints,
+            determinants,
+            piggyback,
+            window_replays: WindowReplays::default(),
+        };
         for set in world.sets() {
             world.take_checkpoint(set);
         }
@@ -116,8 +132,13 @@ impl World {
                 let net = self.net.borrow();
                 let checkpoints = crate::checkpoints::describe(&self.checkpoints, &net);
                 let net = net.describe();
-                panic!("no end after {steps} steps:\n{}\n{checkpoints}{net}", at.join("\n"));
+                let replays = &self.window_replays;
+                panic!(
+                    "no end after {steps} steps:\n{}\n{replays:?}\n{checkpoints}{net}",
+                    at.join("\n")
+                );
             }
+            self.window_replay_step();
             if !self.checkpoint_step() && !self.fault_step() && !self.determinant_step() {
                 self.step();
             }
@@ -136,6 +157,10 @@ impl World {
         let placed_directly =
             self.processes.iter().map(|process| process.host.placed_directly).sum();
         let acknowledged = self.processes.iter().map(|p| p.host.acknowledged.len()).sum();
+        let applied = self.processes.iter().map(|p| p.host.applied_runs).sum();
+        let forced = self.processes.iter().map(|p| p.host.forced_runs).sum();
+        let [ended, ended_together] = self.window_replays.ended;
+        let windows = [applied, forced, ended, ended_together];
         let results = self.processes.into_iter().map(|process| process.program.results).collect();
         let checkpoints = self.checkpoints.report;
         Report {
@@ -147,6 +172,7 @@ impl World {
             acknowledged,
             placed_directly,
             checkpoints,
+            windows,
             determinants,
         }
     }
@@ -248,11 +274,13 @@ impl World {
 
     /// What must hold when everybody has finished.
     fn check_end(&self) {
+        self.check_atomics();
         let net = self.net.borrow();
         assert!(net.exposed.is_empty(), "still exposed: {:?}", net.exposed.keys());
         for process in &self.processes {
             assert!(process.host.memory.buffers.is_empty(), "buffers are left");
             assert!(process.host.pulls.is_empty(), "pulls are left");
+            assert!(process.host.memory.windows.is_idle(), "windows are left");
             self.check_counters(process);
             self.check_log(process);
             self.check_contents(process);
@@ -309,7 +337,7 @@ impl World {
             let sent = self.shared.book.find(message.stream, message.sequence);
             let message = Message { digest: sent.digest, ..message };
             assert_eq!(sent, message);
-            assert!(payload == message.payload(), "logged payload of {message:?}");
+            assert!(message.begins_with(&payload), "logged payload of {message:?}");
             assert!(seen.insert((message.stream, message.sequence)), "logged twice: {message:?}");
         }
         for (stream, sent) in &self.shared.book.sent {

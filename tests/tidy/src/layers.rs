@@ -60,7 +60,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "rustbtl-conformance",
         &["rustbtl-component", "rustbtl-coordination", "rustbtl-fragments", "rustbtl-ring", "*"],
     ),
-    ("rustbtl-sim", &["rustbtl-fragments", "rustbtl-checkpoint", "rustbtl-coordination", "*"]),
+    (
+        "rustbtl-sim",
+        &["rustbtl-fragments", "rustbtl-checkpoint", "rustbtl-coordination", "rustbtl-rma", "*"],
+    ),
     ("rustbtl-tidy", &["*"]),
     ("xtask", &["*"]),
 ];

@@ -365,7 +365,8 @@ impl World {
                         let images = BTreeMap::from([(rank, self.snapshot(rank))]);
                         self.cover_determinants(set, &images);
                     }
-                    if planted == Some(Planted::TrimBeforeCommit) {
+                    let early = [Planted::TrimBeforeCommit, Planted::WindowTrimmedEarly];
+                    if early.map(Some).contains(&planted) {
                         self.trim_before_commit(rank);
                     }
                 }

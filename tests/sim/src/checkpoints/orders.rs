@@ -6,6 +6,7 @@ use crate::world::World;
 use rustbtl_coordination::checkpoints;
 use rustbtl_coordination::quiescence::{CheckpointScope, Input};
 use rustbtl_fragments::engine::ReceivedVector;
+use rustbtl_fragments::host::DIRECT_TAGS;
 use rustbtl_fragments::ids::*;
 
 impl World {
@@ -151,9 +152,12 @@ impl World {
             Err(error) => panic!("{error}"),
         };
         let set = SetId(self.shared.options.sets[from]);
+        let of_windows = self.shared.options.planted == Some(Planted::WindowTrimmedEarly);
         let (covered, report) = (&mut self.faults.covered, &mut self.checkpoints.report);
         self.processes[me].host.memory.log.trim(set, |entry| {
-            let covers = entry.to.0 as usize == from && held.is_complete(entry);
+            let covers = entry.to.0 as usize == from
+                && held.is_complete(entry)
+                && (!of_windows || DIRECT_TAGS.contains(&entry.tag));
             if covers {
                 let stream = (entry.stream.context.number(), me, from, entry.stream.lane);
                 covered.insert((stream, entry.sequence.0));
