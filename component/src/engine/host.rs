@@ -552,7 +552,7 @@ impl Host for EngineHost {
         bytes: u64,
     ) -> Option<(Op, Op)> {
         let stream = Stream { window: context, from: source, lane: lane_of(tag) };
-        let op = self.windows.inbox.announced(stream, bytes)?;
+        let op = self.windows.announced(&self.glue, stream, bytes)?;
         Some((op, op))
     }
 

@@ -19,6 +19,9 @@ pub struct Stream {
     pub lane: Lane,
 }
 
+/// No message for the machine is longer: its packed bytes, and what describes them.
+pub const MESSAGE_BYTES_MAX: u64 = 2 * rustbtl_rma::wire::PART_BYTES_MAX;
+
 /// The engine's tag for a lane.
 pub fn tag_of(lane: Lane) -> i32 {
     match lane {

@@ -12,7 +12,9 @@ pub mod messages;
 pub mod progress;
 
 use crate::engine::windows::inbox::Inbox;
+use crate::engine::windows::messages::{MESSAGE_BYTES_MAX, Stream};
 use crate::ffi::operation::Op;
+use crate::ffi::table::Glue;
 use rustbtl_fragments::ids::{CommId, ContextId};
 use rustbtl_rma::ids::OperationId;
 use rustbtl_rma::machine::{Limits, Rma};
@@ -87,6 +89,16 @@ impl Windows {
     #[inline]
     pub fn are_served(&self) -> bool {
         !self.served.is_empty()
+    }
+
+    /// Room for a message that a peer has announced. Ends the job if none is that long: nothing is
+    /// allocated because somebody says so.
+    pub(crate) fn announced(&mut self, glue: &Glue, stream: Stream, bytes: u64) -> Option<Op> {
+        if bytes > MESSAGE_BYTES_MAX {
+            let what = format!("a message of {bytes} bytes for a window");
+            glue.fatal("protocol", &[&format!("rank {} of a window", stream.from), &what]);
+        }
+        self.inbox.announced(stream, bytes)
     }
 
     /// An operation of an own message, or of one that is coming, is complete.
