@@ -28,8 +28,9 @@ pub fn set_spawner(start: fn() -> Option<Thread>) {
 pub(crate) static DETACHED: AtomicUsize = AtomicUsize::new(0);
 /// How often sends were detached while none was, or fewer were.
 pub(crate) static DETACHES: AtomicUsize = AtomicUsize::new(0);
-/// How often the program was in MPI, or this thread in its place.
-pub(crate) static CALLS: AtomicUsize = AtomicUsize::new(0);
+/// How often the program has looked for messages, or this thread in its place. To send is not to
+/// look: a program that only sends sees no request.
+pub(crate) static POLLS: AtomicUsize = AtomicUsize::new(0);
 /// The thread sleeps until a send is detached.
 pub(crate) static ASLEEP: AtomicBool = AtomicBool::new(false);
 pub(crate) static OVER: AtomicBool = AtomicBool::new(false);
@@ -66,14 +67,20 @@ pub(crate) fn is_waiting() -> bool {
 #[inline(never)]
 pub(crate) fn end_wait(driver: &Driver) {
     WAITING.store(false, Ordering::Relaxed);
-    count_call(driver);
+    update(driver);
 }
 
-/// The program has sent something, or polled.
+/// The program has polled, or somebody has in its place.
 #[inline]
-pub fn count_call(driver: &Driver) {
+pub fn polled(driver: &Driver) {
     // Who writes has the process to himself.
-    CALLS.store(CALLS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    POLLS.store(POLLS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    update(driver);
+}
+
+/// The number of detached sends may be another one.
+#[inline]
+pub fn update(driver: &Driver) {
     // Windows are as good as a send that is never over: their targets may compute.
     let detached = driver.engine.detached_sends()
         + usize::from(lacks_room(driver))

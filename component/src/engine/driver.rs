@@ -174,7 +174,7 @@ impl Driver {
                 crate::os::yield_now();
             }
         }
-        detached_sends::count_call(self);
+        detached_sends::polled(self);
         self.rounds += 1;
         if self.rounds >= SLOW_ROUNDS {
             self.rounds = 0;
@@ -218,7 +218,7 @@ impl Driver {
             if self.engine.detach_send(id) && self.host.settle(op) {
                 self.host.end(op);
             }
-            detached_sends::count_call(self);
+            detached_sends::update(self);
         }
     }
 

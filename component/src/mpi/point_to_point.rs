@@ -96,7 +96,7 @@ pub(crate) fn send_slow(
     {
         detached_sends::begin_wait();
     }
-    detached_sends::count_call(&driver);
+    detached_sends::update(&driver);
     let code = match sent {
         Ok(_) if complete && !gathered => DONE,
         Ok(_) => PENDING,

@@ -1,7 +1,7 @@
 //! When the progress thread looks after a program, and when it goes to sleep for good: a machine
 //! without a clock.
 //!
-//! The program is left alone while it comes back to MPI by itself (its calls are counted). Each
+//! The program is left alone while it looks for messages by itself (its polls are counted). Each
 //! wake-up of this thread takes a processor from a rank where all are in use; there it comes
 //! seldom, and the more seldom the longer the program keeps coming back. A program that leaves MPI
 //! right after it was seen there is noticed after two pauses: 10 ms at most (docs/adr/0015).
@@ -40,14 +40,14 @@ pub struct Program {
     pub detached: bool,
     /// How often sends were.
     pub detaches: usize,
-    /// How often it was in MPI.
-    pub calls: usize,
+    /// How often it has polled.
+    pub polls: usize,
 }
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Pace {
-    /// Calls of the program when it was looked after last.
+    /// Polls of the program when it was looked after last.
     seen: Option<usize>,
     /// How often the pause was doubled.
     doubled: u32,
@@ -76,7 +76,7 @@ impl Pace {
 
     /// The thread is awake. `idle`: a processor is.
     pub fn next(&mut self, idle: bool, program: Program) -> Step {
-        let Program { detached, detaches, calls } = program;
+        let Program { detached, detaches, polls } = program;
         let ([first, most], lingers) =
             if idle { (PAUSE, LINGERS) } else { (PAUSE_FULL, LINGERS_FULL) };
         let others = core::mem::replace(&mut self.detaches, detaches) != detaches;
@@ -93,7 +93,7 @@ impl Pace {
             return Step::Sleep;
         }
         self.quiet = 0;
-        if self.seen.replace(calls) == Some(calls) {
+        if self.seen.replace(polls) == Some(polls) {
             (self.doubled, self.waited, self.patience_ns) = (0, false, PATIENCE_NS[1]);
             return Step::Poll;
         }
@@ -103,9 +103,9 @@ impl Pace {
         Step::Pause(pause)
     }
 
-    /// It has polled, and the program's calls are so many now.
-    pub fn polled(&mut self, calls: usize) {
-        self.seen = Some(calls);
+    /// It has polled, and the program's polls are so many now.
+    pub fn polled(&mut self, polls: usize) {
+        self.seen = Some(polls);
     }
 }
 
@@ -113,22 +113,22 @@ impl Pace {
 mod tests {
     use super::*;
 
-    const QUIET: Program = Program { detached: false, detaches: 1, calls: 9 };
+    const QUIET: Program = Program { detached: false, detaches: 1, polls: 9 };
 
     fn pause(step: Step) -> Duration {
         if let Step::Pause(pause) = step { pause } else { panic!("{step:?}") }
     }
 
-    fn detached(calls: usize) -> Program {
-        Program { detached: true, detaches: 1, calls }
+    fn detached(polls: usize) -> Program {
+        Program { detached: true, detaches: 1, polls }
     }
 
     #[test]
     fn a_program_that_comes_back_is_looked_after_more_seldom() {
-        let (mut pace, mut calls) = (Pace::default(), 0);
+        let (mut pace, mut polls) = (Pace::default(), 0);
         let mut next = || {
-            calls += 1;
-            pause(pace.next(false, detached(calls))).as_millis()
+            polls += 1;
+            pause(pace.next(false, detached(polls))).as_millis()
         };
         assert_eq!([next(), next(), next(), next(), next()], [1, 2, 4, 5, 5]);
         // It sleeps in between, and knows the program when it wakes up.
@@ -145,8 +145,8 @@ mod tests {
         for idle in [false, true] {
             for before in 0..20 {
                 let mut pace = Pace::default();
-                (0..before).for_each(|calls| {
-                    pause(pace.next(idle, detached(calls)));
+                (0..before).for_each(|polls| {
+                    pause(pace.next(idle, detached(polls)));
                 });
                 // Its last call is right after the thread has looked.
                 let mut waited = pause(pace.next(idle, detached(100)));
@@ -160,8 +160,8 @@ mod tests {
     #[test]
     fn it_sleeps_for_good_only_while_no_send_is_detached() {
         let mut pace = Pace::default();
-        for calls in 0..1000 {
-            assert_ne!(pace.next(calls % 3 == 0, detached(calls / 2)), Step::Sleep, "T1");
+        for polls in 0..1000 {
+            assert_ne!(pace.next(polls % 3 == 0, detached(polls / 2)), Step::Sleep, "T1");
         }
         for _ in 1..LINGERS {
             assert_eq!(pause(pace.next(true, QUIET)), PAUSE[1]);
@@ -177,7 +177,7 @@ mod tests {
             pace.patience_ns()
         };
         for detaches in 1..6 {
-            after(Program { detached: true, detaches, calls: detaches });
+            after(Program { detached: true, detaches, polls: detaches });
             after(Program { detaches, ..QUIET });
         }
         assert_eq!(after(Program { detaches: 5, ..QUIET }), PATIENCE_NS[2], "always back in MPI");

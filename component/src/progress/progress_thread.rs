@@ -22,7 +22,7 @@
 //!   one of complete operations but where MPI allows calls from all threads.
 
 use crate::engine::detached_sends::{
-    ASLEEP, CALLS, DETACHED, DETACHES, OVER, PATIENCE_NS, count_call, lacks_room,
+    ASLEEP, DETACHED, DETACHES, OVER, PATIENCE_NS, POLLS, lacks_room,
 };
 use crate::engine::shared::{Shared, shared};
 use crate::engine::transport_set::NETWORKS;
@@ -88,7 +88,7 @@ fn work(shared: &'static Shared) {
         let program = Program {
             detached: DETACHED.load(Ordering::SeqCst) > 0,
             detaches: DETACHES.load(Ordering::Relaxed),
-            calls: CALLS.load(Ordering::Relaxed),
+            polls: POLLS.load(Ordering::Relaxed),
         };
         let step = pace.next(idle_processor::is_there(), program);
         PATIENCE_NS.store(pace.patience_ns(), Ordering::Relaxed);
@@ -97,7 +97,7 @@ fn work(shared: &'static Shared) {
             Step::Sleep => sleep(),
             Step::Poll => {
                 let Some((happened, next)) = look(shared) else { return };
-                pace.polled(CALLS.load(Ordering::Relaxed));
+                pace.polled(POLLS.load(Ordering::Relaxed));
                 room_pause =
                     if happened { ROOM_PAUSE } else { (2 * room_pause).min(ROOM_PAUSE_MAX) };
                 match next {
@@ -123,7 +123,6 @@ fn sleep() {
 fn look(shared: &'static Shared) -> Option<(bool, Next)> {
     let mut driver = shared.take().ok()?;
     let happened = driver.poll() > 0;
-    count_call(&driver);
     let descriptors = driver.host.transports.wait_descriptors();
     let descriptors = descriptors.filter(|_| !lacks_room(&driver));
     // What comes through shared memory makes no descriptor readable.

@@ -15,8 +15,7 @@ use crate::error::Result;
 /// Is the component in what is built? `--only one_sided_` runs the programs alone, `--only "own
 /// one-sided"` the failures; `cargo xtask bench` has its experiments.
 ///
-/// Not here: the ring of fences whose node is killed (docs/limits.md: ranks that compute let its
-/// replay wait). Not in the campaign: add the programs below to `campaign/draw.rs`, and
+/// Not in the campaign: add the programs below to `campaign/draw.rs`, and
 /// [`OPTIONS`] to their jobs.
 pub const IS_THERE: bool = true;
 
@@ -59,8 +58,9 @@ const NODE: &[&str] = &["--kill-node-after-checkpoint", "1@1"];
 const TWO_RANKS: &[&str] =
     &["--kill-rank-after-checkpoint", "1@1", "--kill-rank-after-checkpoint", "2@1"];
 
-const CASES: [Case; 12] = [
+const CASES: [Case; 13] = [
     Case { what: "fence", program: &WINDOW, shape: (2, 2), faults: RANK, sets: 1 },
+    Case { what: "fence, a node", program: &WINDOW, shape: (3, 1), faults: NODE, sets: 1 },
     Case { what: "post and start", program: &HALO, shape: (2, 2), faults: RANK, sets: 1 },
     Case { what: "post, two sets", program: &HALO, shape: (3, 1), faults: TWO_RANKS, sets: 2 },
     Case { what: "locks and atomics", program: &STORE, shape: (2, 2), faults: RANK, sets: 1 },

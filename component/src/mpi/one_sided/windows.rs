@@ -44,7 +44,7 @@ pub unsafe extern "C" fn rustbtl_window_make(setup: *const WindowSetup, window: 
         driver.host.windows.comms.insert(name, comm);
         if setup.size > 1 && !no_locks {
             driver.host.windows.served.insert(name);
-            detached_sends::count_call(&driver);
+            detached_sends::update(&driver);
         }
         SLOW_PATH.store(SLOW_PATH.load(Ordering::Relaxed) | WINDOWS, Ordering::Relaxed);
     }
