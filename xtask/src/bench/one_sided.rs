@@ -1,6 +1,7 @@
 //! One-sided communication: our component (docs/adr/0037) beside those of stock Open MPI.
 
 use super::experiments::{Experiment, Kind, Program, Side};
+use super::rows::{Goal, Row, Unit, against};
 
 const fn stock(name: &'static str, parameters: &'static [(&'static str, &'static str)]) -> Side {
     Side { name, kind: Kind::StockWith(parameters), threads: false }
@@ -48,6 +49,52 @@ pub fn experiments() -> Vec<Experiment> {
         of("one-sided-tcp-putrate", (2, 1), BETWEEN, &["putrate", "8,4096"]),
         of("one-sided-tcp-busy", (2, 1), BETWEEN, &["busy", "8"]),
     ]
+}
+
+/// Against the best of stock's components where there is a choice, and everything on.
+pub fn rows() -> Vec<Row> {
+    type Line = (&'static str, &'static str, u64, Unit);
+    const INSIDE: [Line; 11] = [
+        ("one-sided-shm-put", "put", 8, Unit::Us),
+        ("one-sided-shm-put", "put", 65536, Unit::Us),
+        ("one-sided-shm-get", "get", 8, Unit::Us),
+        ("one-sided-shm-get", "get", 65536, Unit::Us),
+        ("one-sided-shm-fetch", "fetch", 8, Unit::Us),
+        ("one-sided-shm-lock", "lock", 8, Unit::Us),
+        ("one-sided-shm-fence", "fence", 8, Unit::Us),
+        ("one-sided-shm-putrate", "putrate", 8, Unit::PerSecond),
+        ("one-sided-shm-putrate", "putrate", 4096, Unit::PerSecond),
+        ("one-sided-shm-fetchrate", "fetchrate", 8, Unit::PerSecond),
+        ("one-sided-shm-busy", "busy-get", 8, Unit::Us),
+    ];
+    const BETWEEN: [Line; 9] = [
+        ("one-sided-tcp-put", "put", 8, Unit::Us),
+        ("one-sided-tcp-put", "put", 65536, Unit::Us),
+        ("one-sided-tcp-get", "get", 8, Unit::Us),
+        ("one-sided-tcp-get", "get", 65536, Unit::Us),
+        ("one-sided-tcp-fetch", "fetch", 8, Unit::Us),
+        ("one-sided-tcp-fence", "fence", 8, Unit::Us),
+        ("one-sided-tcp-putrate", "putrate", 8, Unit::PerSecond),
+        ("one-sided-tcp-putrate", "putrate", 4096, Unit::PerSecond),
+        ("one-sided-tcp-busy", "busy-get", 8, Unit::Us),
+    ];
+    let mut rows = Vec::new();
+    let mut add = |title, lines: &[Line], base: &Side, sides, goal: f64| {
+        for &(experiment, metric, size, unit) in lines {
+            let part = against(title, experiment, unit, (sides, OURS.name, base.name));
+            let goal = match unit {
+                Unit::PerSecond => Goal::AtLeast(1.0 / goal),
+                _ => Goal::AtMost(goal),
+            };
+            rows.push(part.labelled(metric, size, goal));
+        }
+    };
+    let title = "one-sided communication inside a node";
+    add(title, &INSIDE, &RDMA, "ours, protected / osc/rdma", 1.0);
+    add(title, &INSIDE, &SM, "ours, protected / osc/sm", 1.0);
+    let title = "one-sided communication between nodes";
+    add(title, &BETWEEN, &PT2PT, "ours, protected / osc/pt2pt", 0.9);
+    rows
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The table of what is promised: which numbers are compared, and which ratio is the goal.
 
 use super::experiments::{CROWD, Experiment};
-use super::nas;
+use super::{nas, one_sided};
 
 /// What a ratio has to be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,7 +64,7 @@ pub enum Unit {
 }
 
 /// A section while it is written down.
-struct Section {
+pub(super) struct Section {
     title: &'static str,
     sides: &'static str,
     experiment: &'static str,
@@ -93,7 +93,7 @@ impl Section {
         sizes.iter().map(|&size| self.row(metric, size, goal)).collect()
     }
 
-    fn labelled(&self, metric: &'static str, size: u64, goal: Goal) -> Row {
+    pub(super) fn labelled(&self, metric: &'static str, size: u64, goal: Goal) -> Row {
         Row { label: metric, ..self.row(metric, size, goal) }
     }
 }
@@ -105,7 +105,7 @@ const fn section(title: &'static str, experiment: &'static str, unit: Unit) -> S
     Section { title, sides: AGAINST_STOCK, experiment, unit, ours: "ours", base: "stock" }
 }
 
-const fn against(
+pub(super) const fn against(
     title: &'static str,
     experiment: &'static str,
     unit: Unit,
@@ -125,6 +125,7 @@ pub fn all() -> Vec<Row> {
     rows.extend(instructions());
     rows.extend(ucx());
     rows.extend(nas::rows());
+    rows.extend(one_sided::rows());
     rows
 }
 
