@@ -191,6 +191,21 @@ impl Driver {
     #[cold]
     #[inline(never)]
     pub fn act(&mut self, tag: i32) {
+        self.record_before(tag);
+        self.count_action(tag);
+        self.update_slow_path();
+    }
+
+    /// The same before an access to a window.
+    #[cold]
+    #[inline(never)]
+    pub fn act_on_window(&mut self) {
+        self.record_before(ANY);
+        self.count_access();
+        self.update_slow_path();
+    }
+
+    fn record_before(&mut self, tag: i32) {
         let decisions = &mut self.host.record.decisions;
         if of_program(tag) {
             if let Err(divergence) = decisions.before_action() {
@@ -200,8 +215,6 @@ impl Driver {
             decisions.before_library_action();
         }
         self.host.flush_recorded();
-        self.count_action(tag);
-        self.update_slow_path();
     }
 
     /// After each input of the state machine, and after a receive was posted in

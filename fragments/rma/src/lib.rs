@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arithmetic;
+pub mod batch;
 pub mod error;
 pub mod ids;
 pub mod layout;

@@ -70,6 +70,8 @@ pub(crate) struct Towards {
     pub(crate) starts: u64,
     /// Something was sent whose application no reply will show.
     pub(crate) is_unconfirmed: bool,
+    /// Operations that go in one message, which is not sent yet.
+    pub(crate) batch: Vec<u8>,
     /// Replies that were asked for, in order.
     pub(crate) awaited: VecDeque<Awaited>,
     /// How many replies were ever asked for.

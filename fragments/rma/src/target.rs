@@ -1,18 +1,19 @@
 //! The target's side of a window: operations that wait for their epoch, their lock or their turn in
 //! a replay; exposure epochs; the lock.
 
+use crate::batch::BatchQueue;
 use crate::error::RmaError;
 use crate::ids::CommRank;
 use crate::locks::LockQueue;
-use crate::wire::{Action, Epoch, Operation};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use crate::wire::{Action, Epoch};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The target's side of a window.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Target {
     /// Operations of each origin that are not applied, in the order in which it sent them; none is
     /// empty. Sound messages.
-    pub(crate) queues: BTreeMap<CommRank, VecDeque<Vec<u8>>>,
+    pub(crate) queues: BTreeMap<CommRank, BatchQueue>,
     /// Fences that this process has left.
     pub(crate) fences: u64,
     /// Accesses that were applied since.
@@ -49,8 +50,8 @@ impl Target {
         self.lock.check();
         for (source, queue) in &self.queues {
             assert!(!queue.is_empty(), "T3: an empty queue");
-            for message in queue {
-                let Ok(operation) = Operation::decode(message) else {
+            for operation in queue.operations() {
+                let Ok(operation) = operation else {
                     panic!("T3: a message that is none");
                 };
                 let (is_kept_late, access) = match operation.epoch {
@@ -66,8 +67,7 @@ impl Target {
             }
         }
         for source in self.lock.waiting() {
-            let front = self.queues.get(&source).and_then(VecDeque::front);
-            let operation = front.and_then(|message| Operation::decode(message).ok());
+            let operation = self.queues.get(&source).and_then(BatchQueue::first);
             let waits = operation.is_some_and(|o| matches!(o.action, Action::Lock { .. }));
             assert!(waits, "T2: {source} waits for no lock");
         }

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use rustbtl_rma::arithmetic::ALL_OPS;
+use rustbtl_rma::batch::append;
 use rustbtl_rma::ids::{CommRank, ContextId};
 use rustbtl_rma::layout::{Block, Layout};
 use rustbtl_rma::machine::{Limits, Output, Rma};
@@ -88,7 +89,7 @@ proptest! {
         let number = u32::from(action.is_replied());
         let mut message = Vec::new();
         let operation = Operation { epoch: Epoch::Passive, number, action };
-        if operation.encode(&mut message).is_ok() {
+        if append(&operation, &mut message).is_ok() {
             let mut machine = target(if dynamic { Flavor::Dynamic } else { Flavor::Create });
             let mut memory = Fenced(vec![0; BYTES]);
             // Parts beyond the layout do not decode.
@@ -116,6 +117,8 @@ proptest! {
         }
         let mut memory = Fenced(vec![0; BYTES]);
         let _ = machine.on_operation(WINDOW, CommRank(1), bytes.clone());
+        let framed = [&(bytes.len() as u32).to_le_bytes()[..], &bytes].concat();
+        let _ = machine.on_operation(WINDOW, CommRank(1), framed);
         let _ = machine.on_reply(WINDOW, CommRank(1), &bytes);
         let _ = machine.progress(&mut memory);
         while let Some(output) = machine.poll_output() {

@@ -98,7 +98,20 @@ impl Job {
         }
     }
 
+    /// In a message of its own, but for what was issued before.
     fn put(&mut self, from: usize, to: usize, at: i64, data: &[u8]) -> Result<(), RmaError> {
+        let put = self.put_batched(from, to, at, data);
+        self.machines[from].send_batch(WINDOW, rank(to));
+        put
+    }
+
+    fn put_batched(
+        &mut self,
+        from: usize,
+        to: usize,
+        at: i64,
+        data: &[u8],
+    ) -> Result<(), RmaError> {
         let layout = Layout::bytes(data.len() as u64);
         self.machines[from].put(WINDOW, rank(to), at, &layout, data)
     }
@@ -285,7 +298,7 @@ fn what_follows_a_lock_waits_for_it_at_the_target() {
     let unlock = job.unlock(1, 2);
     assert_eq!(job.ends(1, &deferred), Some(Ok(())), "nobody waits for the grant");
     assert_eq!((job.ends(1, &unlock), job.memory[2].0[0]), (None, 0));
-    assert_eq!(job.machines[2].kept().0, 3);
+    assert_eq!(job.machines[2].kept().0, 2, "the lock and the put; the unlock");
     job.put(0, 2, 0, &[5]).expect("locked");
     let first = job.unlock(0, 2);
     assert_eq!((job.ends(0, &first), job.ends(1, &unlock)), (Some(Ok(())), Some(Ok(()))));
@@ -335,12 +348,12 @@ fn large_operations_travel_in_parts_and_complete_once() {
     let sent: Vec<u8> = (1..=60).collect();
     let wait = job.machines[0].lock_all(WINDOW, LockMode::Deferred).expect("closed");
     assert_eq!((job.ends(0, &wait), job.messages), (Some(Ok(())), 0), "no lock before its use");
-    job.put(0, 1, 2, &sent).expect("locked");
+    job.put_batched(0, 1, 2, &sent).expect("locked");
     let get = job.machines[0].get(WINDOW, rank(1), 2, &Layout::bytes(60)).expect("locked");
     let local = job.machines[0].flush_local(WINDOW, None).expect("locked");
     assert_eq!(job.ends(0, &local), Some(Ok(())));
     assert_eq!((&job.data[&(0, get)], &job.completed[..]), (&sent, &[(0, get, None)][..]));
-    assert_eq!(job.messages, 1 + 2 + 2 + 2, "lock, parts of the put, of the get, of its data");
+    assert_eq!(job.messages, 1 + 1 + 2, "lock and parts of the put; of the get; of its data");
     let ints = Layout::Contiguous { primitive: Primitive::DoubleInt, count: 3 };
     let data = [[0u8; 8].as_slice(), &[9, 0, 0, 0]].concat().repeat(3);
     let fetch = job.machines[0]
@@ -350,6 +363,39 @@ fn large_operations_travel_in_parts_and_complete_once() {
     assert_eq!(job.ends(0, &unlock), Some(Ok(())));
     assert_eq!(job.data[&(0, fetch)].len(), 36);
     assert_eq!(job.memory[1].0[8..16], [9, 0, 0, 0, 11, 12, 13, 14], "padding stays");
+}
+
+#[test]
+fn operations_share_a_message_until_it_is_full_or_somebody_waits() {
+    let mut job = Job::new(2, Flavor::Create, false);
+    job.lock(0, 1, true, LockMode::NoCheck);
+    for at in 0..2 {
+        job.put_batched(0, 1, at, &[7]).expect("locked");
+        job.settle();
+        assert_eq!((job.messages, job.memory[1].0[0]), (0, 0), "nobody waits");
+    }
+    let flush = job.machines[0].flush(WINDOW, Some(rank(1))).expect("locked");
+    assert_eq!((job.ends(0, &flush), job.messages), (Some(Ok(())), 1 + 1), "it, and its reply");
+    assert_eq!(job.memory[1].0[..2], [7, 7]);
+    let get = job.machines[0].get(WINDOW, rank(1), 0, &Layout::bytes(2)).expect("locked");
+    job.settle();
+    assert_eq!(job.messages, 2);
+    job.machines[0].send_batch(WINDOW, rank(1));
+    job.settle();
+    assert_eq!((job.messages, &job.data[&(0, get)]), (2 + 2, &vec![7, 7]), "its request");
+    for _ in 0..10 {
+        job.put_batched(0, 1, 0, &[8; 30]).expect("locked");
+    }
+    job.settle();
+    assert!((7..14).contains(&job.messages), "full: {} messages", job.messages);
+    let unlock = job.unlock(0, 1);
+    assert_eq!(job.ends(0, &unlock), Some(Ok(())));
+
+    // A fence waits for all.
+    let mut job = Job::new(2, Flavor::Create, false);
+    job.fence(FIRST_FENCE);
+    job.put_batched(0, 1, 0, &[9]).expect("a fence is open");
+    assert_eq!((&job.fence(FENCE)[..], job.memory[1].0[0]), (&[Ok(()), Ok(())][..], 9));
 }
 
 #[test]
@@ -366,6 +412,14 @@ fn a_flush_asks_only_what_no_reply_has_shown() {
     assert_eq!((job.ends(0, &unlock), job.messages), (Some(Ok(())), 3));
 }
 
+/// A message of one operation without data, whose first bytes are these.
+fn message(begin: &[u8]) -> Vec<u8> {
+    let mut message = vec![16, 0, 0, 0];
+    message.extend_from_slice(begin);
+    message.resize(20, 0);
+    message
+}
+
 #[test]
 fn broken_protocols_are_faults_and_change_nothing() {
     let mut job = Job::new(2, Flavor::Create, false);
@@ -373,19 +427,19 @@ fn broken_protocols_are_faults_and_change_nothing() {
     let machine = &mut job.machines[0];
     let done = [2, 0, 0, 0, 1, 0, 0, 0];
     assert_eq!(machine.on_operation(WINDOW, rank(1), vec![9; 3]), Err(Fault::Malformed));
-    let flush = [[8, 0, 0, 0, 1, 0, 0, 0], [0; 8]].concat();
+    let flush = message(&[8, 0, 0, 0, 1]);
     assert_eq!(machine.on_operation(WINDOW, rank(2), flush), Err(Fault::UnknownRank));
     assert_eq!(machine.on_reply(WINDOW, rank(1), &done), Err(Fault::UnexpectedReply));
     assert_eq!(machine.on_reply(WINDOW, rank(1), &[0; 8]), Err(Fault::Malformed));
     assert!(*machine == before);
-    let unlock = [[7, 0, 0, 0, 1, 0, 0, 0], [0; 8]].concat();
+    let unlock = message(&[7, 0, 0, 0, 1]);
     machine.on_operation(WINDOW, rank(1), unlock).expect("sound");
     assert_eq!(machine.progress(&mut job.memory[0]), Err(Fault::NotLocked));
     assert_eq!(machine.progress(&mut job.memory[0]), Err(Fault::NotLocked), "for good");
 
     // The fuzzer found it: who holds a lock waited for itself.
     let machine = &mut job.machines[1];
-    let lock = [[6, 0, 0, 0, 0, 0, 0, 0], [0; 8]].concat();
+    let lock = message(&[6]);
     for _ in 0..2 {
         machine.on_operation(WINDOW, rank(0), lock.clone()).expect("sound");
     }

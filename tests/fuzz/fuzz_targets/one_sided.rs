@@ -52,6 +52,15 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         let (message, behind) = behind.split_at(behind.len().min(length.into()));
         rest = behind;
         let _ = machine.on_operation(ContextId(1), CommRank(1), message.to_vec());
+        // One operation, and two at a time.
+        let mut framed = Vec::new();
+        for part in message.chunks(message.len().div_ceil(2).max(1)).chain([message]) {
+            framed.extend_from_slice(&(part.len() as u32).to_le_bytes());
+            framed.extend_from_slice(part);
+        }
+        let one = framed.split_off(framed.len() - message.len() - 4);
+        let _ = machine.on_operation(ContextId(1), CommRank(1), framed);
+        let _ = machine.on_operation(ContextId(1), CommRank(1), one);
         let _ = machine.on_reply(ContextId(1), CommRank(1), message);
         let _ = machine.progress(&mut memory);
     }

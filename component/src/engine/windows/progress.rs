@@ -23,7 +23,16 @@ impl Driver {
         if SLOW_PATH.load(Ordering::Relaxed) & WINDOWS != 0 && acts(tag) {
             self.host.windows.rma.action();
             self.hold_completions();
+            if self.host.windows.rma.has_output() {
+                self.progress_windows();
+            }
         }
+    }
+
+    /// The same of an access: what was issued before it need not be sent.
+    pub(crate) fn count_access(&mut self) {
+        self.host.windows.rma.action_on_window();
+        self.hold_completions();
     }
 
     /// It does not, yet: it tries again.

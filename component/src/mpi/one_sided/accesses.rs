@@ -5,7 +5,7 @@ use crate::engine::windows::{FetchedInto, ResultBuffer};
 use crate::ffi::operation::Op as Pending;
 use crate::ffi::table::{Access, FAILED, Operation, Row};
 use crate::mpi::one_sided::layouts::layouts_of;
-use crate::mpi::one_sided::{call, code};
+use crate::mpi::one_sided::{access, code};
 use rustbtl_fragments::ids::{CommRank, ContextId};
 use rustbtl_rma::arithmetic::Op;
 use rustbtl_rma::error::RmaError;
@@ -34,27 +34,27 @@ unsafe fn result_of(operation: *mut Operation) -> Option<ResultBuffer> {
 /// # Safety
 /// Null, or as glue.h describes it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rustbtl_window_access(access: *const Access) -> i32 {
+pub unsafe extern "C" fn rustbtl_window_access(of: *const Access) -> i32 {
     // SAFETY: the caller's promise.
-    let Some(access) = (unsafe { access.as_ref() }) else { return FAILED };
+    let Some(of) = (unsafe { of.as_ref() }) else { return FAILED };
     let (rows, data): (&[Row], &[u8]) = (&[], &[]);
-    let rows = match access.rows.is_null() {
+    let rows = match of.rows.is_null() {
         true => rows,
         // SAFETY: the caller's promise.
-        false => unsafe { core::slice::from_raw_parts(access.rows, access.row_count as usize) },
+        false => unsafe { core::slice::from_raw_parts(of.rows, of.row_count as usize) },
     };
-    let data = match access.bytes {
+    let data = match of.bytes {
         0 => data,
         // SAFETY: the caller's promise.
-        bytes => unsafe { core::slice::from_raw_parts(access.data, bytes as usize) },
+        bytes => unsafe { core::slice::from_raw_parts(of.data, bytes as usize) },
     };
     // SAFETY: the caller's promise.
-    let result = unsafe { result_of(access.result) };
-    let layouts = match layouts_of(access, rows) {
+    let result = unsafe { result_of(of.result) };
+    let layouts = match layouts_of(of, rows) {
         Ok(layouts) => layouts,
         Err(error) => return code(Err(error)),
     };
-    call(|driver| code(issue(driver, access, &layouts, data, result)))
+    access(|driver| code(issue(driver, of, &layouts, data, result)))
 }
 
 fn issue(
@@ -99,6 +99,10 @@ fn issue(
         }
         first += bytes;
     }
+    if let Some(ResultBuffer::Operation { .. }) = result {
+        // The program may wait for it alone.
+        driver.host.windows.rma.send_batch(window, target);
+    }
     Ok(())
 }
 
@@ -124,7 +128,7 @@ pub unsafe extern "C" fn rustbtl_window_compare_and_swap(
     // SAFETY: the caller's promise.
     let new = unsafe { core::slice::from_raw_parts(new, primitive.size()) };
     let (window, target) = (ContextId(window), CommRank(target));
-    call(|driver| {
+    access(|driver| {
         let rma = &mut driver.host.windows.rma;
         let issued = rma.compare_and_swap(window, target, displacement, primitive, compare, new);
         code(issued.map(|operation| {

@@ -22,10 +22,29 @@ pub(crate) fn code(result: Result<(), RmaError>) -> i32 {
 
 /// Call the machine: an action of the program, then what follows from it.
 pub(crate) fn call<T>(call: impl FnOnce(&mut Driver) -> T) -> T {
+    call_after(|driver| driver.act(ANY), call)
+}
+
+/// The same for an access to a window: it may share a message with others.
+pub(crate) fn access<T>(call: impl FnOnce(&mut Driver) -> T) -> T {
+    call_after(Driver::act_on_window, call)
+}
+
+/// The same for a synchronization that the program waits for: it shares a message with the accesses
+/// before it.
+pub(crate) fn synchronize<T>(call: impl FnOnce(&mut Driver) -> T) -> T {
+    access(|driver| {
+        let result = call(driver);
+        driver.host.windows.rma.send_batches();
+        result
+    })
+}
+
+fn call_after<T>(act: impl FnOnce(&mut Driver), call: impl FnOnce(&mut Driver) -> T) -> T {
     let shared = shared();
     let mut driver = shared.enter();
     driver.post_late();
-    driver.act(ANY);
+    act(&mut driver);
     let result = call(&mut driver);
     driver.progress_windows();
     shared.deliver(driver);

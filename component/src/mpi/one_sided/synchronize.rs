@@ -4,7 +4,7 @@
 use crate::determinants::set_order::epoch;
 use crate::engine::driver_state::Driver;
 use crate::engine::shared::shared;
-use crate::mpi::one_sided::{call, code, ranks_of};
+use crate::mpi::one_sided::{access, call, code, ranks_of, synchronize};
 use crate::progress::wait::wait_until;
 use rustbtl_coordination::determinants::{CallKind, NondetCall, Outcome, ReplayDecision};
 use rustbtl_fragments::ids::{CommRank, ContextId};
@@ -27,7 +27,7 @@ fn poll(driver: &mut Driver, wait: &Wait) -> Option<Result<(), RmaError>> {
 
 /// Begin, then wait for the end.
 fn wait_for(begin: impl FnOnce(&mut Rma) -> Result<Wait, RmaError>) -> i32 {
-    match call(|driver| begin(&mut driver.host.windows.rma)) {
+    match synchronize(|driver| begin(&mut driver.host.windows.rma)) {
         Err(error) => code(Err(error)),
         Ok(wait) => code(wait_until(shared(), |driver| poll(driver, &wait))),
     }
@@ -35,9 +35,13 @@ fn wait_for(begin: impl FnOnce(&mut Rma) -> Result<Wait, RmaError>) -> i32 {
 
 /// The same, where as a rule there is nothing to wait for: others are not looked for then.
 fn begin(begin: impl FnOnce(&mut Rma) -> Result<Wait, RmaError>) -> i32 {
-    let begun = call(|driver| {
+    let begun = access(|driver| {
         let wait = begin(&mut driver.host.windows.rma)?;
-        Ok((poll(driver, &wait), wait))
+        let over = poll(driver, &wait);
+        if over.is_none() {
+            driver.host.windows.rma.send_batches();
+        }
+        Ok((over, wait))
     });
     match begun {
         Err(error) | Ok((Some(Err(error)), _)) => code(Err(error)),
@@ -63,7 +67,7 @@ pub unsafe extern "C" fn rustbtl_window_fence(
     counts: *mut u64,
 ) -> i32 {
     let assert = fence_assert(no_precede, no_succeed);
-    match call(|driver| driver.host.windows.rma.fence(ContextId(window), assert)) {
+    match synchronize(|driver| driver.host.windows.rma.fence(ContextId(window), assert)) {
         Err(error) => code(Err(error)),
         Ok(FenceStep::Over) => 0,
         Ok(FenceStep::Count(own)) => {

@@ -6,6 +6,7 @@
 
 use super::{Fault, Lane, Output, Rma, Window};
 use crate::arithmetic::Op;
+use crate::batch::operations;
 use crate::error::RmaError;
 use crate::ids::{CommRank, ContextId, Tick};
 use crate::layout::Layout;
@@ -33,7 +34,9 @@ impl Rma {
         source: CommRank,
         message: Vec<u8>,
     ) -> Result<(), Fault> {
-        Operation::decode(&message)?;
+        for operation in operations(&message) {
+            operation?;
+        }
         let Some(found) = self.windows.get_mut(&window) else {
             let early = self.early.entry(window).or_default();
             early.push((source, Lane::Operations, message));
@@ -42,7 +45,7 @@ impl Rma {
         if !found.setup.knows(source) {
             return Err(Fault::UnknownRank);
         }
-        found.target.queues.entry(source).or_default().push_back(message);
+        found.target.queues.entry(source).or_default().push(message);
         Ok(())
     }
 
@@ -80,11 +83,10 @@ impl Rma {
         memory: &mut impl Memory,
     ) -> Result<Step, Fault> {
         let Some(window) = self.windows.get_mut(&id) else { return Ok(Step::Waits) };
-        let Some(message) = window.target.queues.get(&source).and_then(|queue| queue.front())
+        let Some(operation) = window.target.queues.get(&source).and_then(|queue| queue.first())
         else {
             return Ok(Step::Waits);
         };
-        let operation = Operation::decode(message)?;
         if !window.target.is_exposed_to(source, operation.epoch) {
             return Ok(Step::Waits);
         }
@@ -124,12 +126,16 @@ impl Rma {
             }
         }
         let Some(queue) = window.target.queues.get_mut(&source) else { return Ok(Step::Waits) };
-        let Some(message) = queue.pop_front() else { return Ok(Step::Waits) };
-        if queue.is_empty() {
-            window.target.queues.remove(&source);
-        }
-        let operation = Operation::decode(&message)?;
+        let Some((message, found)) = queue.take_first() else { return Ok(Step::Waits) };
+        let end = found.end;
+        let operation = Operation::decode(&message[found])?;
         let reply = window.apply(source, &operation, memory);
+        if let Some(queue) = window.target.queues.get_mut(&source) {
+            queue.applied(message, end);
+            if queue.is_empty() {
+                window.target.queues.remove(&source);
+            }
+        }
         if is_forced {
             if let Some(replay) = &mut self.replay {
                 replay.consume();

@@ -10,9 +10,10 @@ mod synchronize;
 
 pub use synchronize::{FenceAssert, FenceStep, LockMode, Wait};
 
+use crate::batch::BatchQueue;
 use crate::error::RmaError;
 use crate::ids::{CommRank, ContextId, OperationId, Tick};
-use crate::origin::{Access, Origin};
+use crate::origin::{Access, Origin, Towards};
 use crate::record::{Applied, Recorder, Replay};
 use crate::target::Target;
 use crate::window::{RegionKey, Regions, Setup};
@@ -132,6 +133,8 @@ pub struct Rma {
     next_operation: u64,
     recorder: Recorder,
     replay: Option<Replay>,
+    /// Targets to which operations were issued that are not sent.
+    batches: Vec<(ContextId, CommRank)>,
     outputs: VecDeque<Output>,
     faults: Option<Fault>,
 }
@@ -148,6 +151,7 @@ impl Rma {
             next_operation: 0,
             recorder: Recorder::default(),
             replay: None,
+            batches: Vec::new(),
             outputs: VecDeque::new(),
             faults: None,
         }
@@ -193,8 +197,9 @@ impl Rma {
     /// `Window`, or `Sync`: an epoch is open, or others still use it. The window stays.
     pub fn free(&mut self, window: ContextId) -> Result<(), RmaError> {
         let found = self.windows.get(&window).ok_or(RmaError::Window)?;
+        let idle = |towards: &Towards| towards.awaited.is_empty() && towards.batch.is_empty();
         let is_idle = found.origin.access.is_free()
-            && found.origin.towards.values().all(|towards| towards.awaited.is_empty())
+            && found.origin.towards.values().all(idle)
             && found.target.exposed.is_none()
             && found.target.queues.is_empty()
             && found.target.lock.is_idle();
@@ -246,9 +251,29 @@ impl Rma {
         }
     }
 
-    /// The program does something of MPI (DESIGN.md "The tick"). Before it is done.
+    /// The program does something of MPI (DESIGN.md "The tick"). Before it is done. It may wait in
+    /// it: what it has issued is sent.
     pub fn action(&mut self) {
         self.tick.0 += 1;
+        self.send_batches();
+    }
+
+    /// The same if it is to issue an operation, to ask for a lock without waiting for it, or to
+    /// synchronize: [`Rma::send_batches`] follows then, if it waits.
+    pub fn action_on_window(&mut self) {
+        self.tick.0 += 1;
+    }
+
+    /// The program waits: all that it has issued is sent.
+    pub fn send_batches(&mut self) {
+        while let Some(&(window, target)) = self.batches.last() {
+            self.send_batch(window, target);
+        }
+    }
+
+    /// Is there something for the driver to do?
+    pub fn has_output(&self) -> bool {
+        !self.outputs.is_empty()
     }
 
     /// Did the program's last action not happen? It tries it again, and counts it then.
@@ -336,7 +361,7 @@ impl Rma {
         let towards = self.windows.values().flat_map(|window| window.origin.towards.values());
         let early = self.early.values().flatten().map(|(_, _, message)| message);
         let replies = towards.flat_map(|towards| &towards.early);
-        let kept = operations.flatten().chain(replies).chain(early);
+        let kept = operations.flat_map(BatchQueue::messages).chain(replies).chain(early);
         kept.fold((0, 0), |(count, bytes), message| (count + 1, bytes + message.len()))
     }
 
@@ -357,6 +382,13 @@ impl Rma {
             let fence = matches!(window.origin.access, Access::FenceUsed | Access::FenceEnding);
             assert!(fence || !of_fence, "O3: operations of a fence outside of one");
         }
+        let batched = |&(window, target): &(ContextId, CommRank)| {
+            let towards = self.windows.get(&window).and_then(|w| w.origin.towards.get(&target));
+            towards.is_some_and(|towards| !towards.batch.is_empty())
+        };
+        let towards = self.windows.values().flat_map(|window| window.origin.towards.values());
+        let open = towards.filter(|towards| !towards.batch.is_empty()).count();
+        assert!(self.batches.iter().all(batched) && self.batches.len() == open, "O5: {open}");
         let records = self.replay.is_some() && !self.recorder.is_empty();
         assert!(!records, "R1: recorded in a replay");
         assert!(self.early.keys().all(|w| !self.windows.contains_key(w)), "W2: kept for nothing");

@@ -2,6 +2,7 @@
 
 use super::{Lane, Output, Rma};
 use crate::arithmetic::Op;
+use crate::batch::append;
 use crate::error::RmaError;
 use crate::ids::{CommRank, ContextId, OperationId};
 use crate::layout::Layout;
@@ -9,6 +10,9 @@ use crate::memory::Part;
 use crate::origin::{Access, Awaited};
 use crate::primitive::Primitive;
 use crate::wire::{Action, Epoch, Operation, Place};
+
+/// A message is sent when it has so many bytes, of operations that nobody waits for.
+const BATCH_BYTES_MAX: u64 = 8 << 10;
 
 /// An operation on the target's memory, as MPI's call says it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -197,7 +201,32 @@ impl Rma {
         Ok(operation)
     }
 
-    /// One message to a target; to oneself: into the own queue, applied by the next `progress`.
+    /// The program may wait for what was issued to this target (by a request): it is sent now.
+    /// Synchronizations and [`Rma::action`] do that by themselves.
+    pub fn send_batch(&mut self, window: ContextId, target: CommRank) {
+        let Some(found) = self.windows.get_mut(&window) else { return };
+        let Some(towards) = found.origin.towards.get_mut(&target) else { return };
+        let message = core::mem::take(&mut towards.batch);
+        if message.is_empty() {
+            return;
+        }
+        self.batches.retain(|&open| open != (window, target));
+        let me = found.setup.me;
+        if target == me {
+            found.target.queues.entry(me).or_default().push(message);
+        } else {
+            let lane = Lane::Operations;
+            self.outputs.push_back(Output::Send { window, to: target, lane, message });
+        }
+    }
+
+    /// A message of operations is full when it is that long.
+    fn batch_bytes_max(&self) -> usize {
+        (4 * self.limits.part_bytes_max).min(BATCH_BYTES_MAX) as usize
+    }
+
+    /// One operation to a target, sent when its message is full or somebody waits for it; to
+    /// oneself: into the own queue, applied by the next `progress`.
     pub(super) fn send(
         &mut self,
         window: ContextId,
@@ -206,6 +235,7 @@ impl Rma {
         action: Action<'_>,
         awaited: Option<Awaited>,
     ) -> Result<(), RmaError> {
+        let full = self.batch_bytes_max();
         let found = self.window(window)?;
         let me = found.setup.me;
         let towards = found.origin.towards(target);
@@ -218,13 +248,14 @@ impl Rma {
         if matches!(epoch, Epoch::Fence(_)) && action.is_access() {
             towards.of_fence += 1;
         }
-        let mut message = Vec::new();
-        Operation { epoch, number, action }.encode(&mut message)?;
-        if target == me {
-            found.target.queues.entry(me).or_default().push_back(message);
-        } else {
-            let lane = Lane::Operations;
-            self.outputs.push_back(Output::Send { window, to: target, lane, message });
+        let is_first = towards.batch.is_empty();
+        append(&Operation { epoch, number, action }, &mut towards.batch)?;
+        let length = towards.batch.len();
+        if is_first {
+            self.batches.push((window, target));
+        }
+        if target == me || length >= full {
+            self.send_batch(window, target);
         }
         if let Err(fault) = self.take_early_replies(window, target) {
             self.faults = self.faults.or(Some(fault));

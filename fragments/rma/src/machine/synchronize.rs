@@ -85,6 +85,10 @@ impl Rma {
         for target in confirm {
             self.send(window, target, epoch, Action::Flush, Some(Awaited::Done))?;
         }
+        let open = self.batches.iter().filter(|open| open.0 == window);
+        for target in open.map(|open| open.1).collect::<Vec<_>>() {
+            self.send_batch(window, target);
+        }
         Ok(FenceStep::Count(counts))
     }
 
@@ -229,6 +233,9 @@ impl Rma {
         let wants_grant = mode == LockMode::Granted || target == found.setup.me;
         if held == Held::Locked {
             self.send_lock(window, target, exclusive, wants_grant)?;
+        }
+        if !wants_grant {
+            return Ok(Wait { window, kind: Kind::Replies(Vec::new()) });
         }
         self.replies_of(window, &[target], false)
     }
@@ -381,6 +388,9 @@ impl Rma {
         targets: &[CommRank],
         only_data: bool,
     ) -> Result<Wait, RmaError> {
+        for &target in targets {
+            self.send_batch(window, target);
+        }
         let origin = &mut self.window(window)?.origin;
         let asked = |&target: &CommRank| {
             let towards = origin.towards(target);

@@ -304,7 +304,10 @@ impl Process {
 
     /// The program calls MPI. Returns what was recorded.
     pub fn begin(&mut self, call: &Call, moment: &Moment) -> Vec<Applied> {
-        self.machine.action();
+        match call.is_access() || call.synchronizes() {
+            true => self.machine.action_on_window(),
+            false => self.machine.action(),
+        }
         self.in_call = true;
         (self.counted, self.announced) = (false, false);
         let value = mix(self.state, self.at as u64);
@@ -335,9 +338,9 @@ impl Process {
                     (window_id(self.instances), rank_of(to), value.to_le_bytes());
                 let lock = machine.lock(window, to, false, LockMode::Deferred);
                 self.waits.push(lock.expect("no epoch"));
-                machine.action();
+                machine.action_on_window();
                 machine.put(window, to, cell as i64, &ONE, &data).expect("locked");
-                machine.action();
+                machine.action_on_window();
                 self.waits.push(machine.unlock(window, to).expect("locked"));
             }
             &Call::Put { to, slot, strided } => {
@@ -412,6 +415,9 @@ impl Process {
                 self.waits.push(machine.flush(WINDOW, None).expect("passive"));
             }
         }
+        if call.synchronizes() {
+            self.machine.send_batches();
+        }
         self.progress(moment.now)
     }
 
@@ -419,7 +425,7 @@ impl Process {
     fn on_windows(&mut self, call: impl Fn(&mut Rma, ContextId) -> Result<Wait, RmaError>) {
         for instance in 0..if self.is_free { 2 } else { 1 } {
             if instance > 0 {
-                self.machine.action();
+                self.machine.action_on_window();
             }
             let wait = call(&mut self.machine, window_id(instance));
             self.waits.push(wait.expect("the right epoch"));
@@ -533,7 +539,7 @@ impl Process {
                 let found = self.pending.pop().expect("the get");
                 let old = numbers(&found.data).next().expect("data");
                 let data = (old + 1).to_le_bytes();
-                self.machine.action();
+                self.machine.action_on_window();
                 let put = self.machine.put(WINDOW, rank_of(to), GUARDED as i64, &ONE, &data);
                 put.expect("in an epoch");
             }

@@ -94,6 +94,34 @@ pub enum Call {
     Free,
 }
 
+impl Call {
+    /// Does it do no more than to issue operations? Nobody waits in it.
+    pub fn is_access(&self) -> bool {
+        matches!(
+            self,
+            Self::Put { .. }
+                | Self::PutCell { .. }
+                | Self::Get { .. }
+                | Self::Sum { .. }
+                | Self::FetchAdd { .. }
+        )
+    }
+
+    /// Does the program wait for what it has issued? It shares a message with that.
+    pub fn synchronizes(&self) -> bool {
+        matches!(
+            self,
+            Self::Fence { .. }
+                | Self::Complete
+                | Self::Unlock { .. }
+                | Self::UnlockAll
+                | Self::Flush { .. }
+                | Self::FlushAll
+                | Self::PutSecond { .. }
+        )
+    }
+}
+
 /// What a seed stands for.
 pub struct Script {
     /// Of each rank.

@@ -1,0 +1,179 @@
+//! A message of the lane of operations: one operation or several, each behind its length. So small
+//! operations share what a message costs, at both ends and between them.
+//!
+//! ```text
+//! message    (bytes u32, operation)+
+//! ```
+//!
+//! Where a message ends depends only on what the program calls, in its order, and on sizes: a
+//! process that was rolled back sends the same messages again.
+
+use crate::error::RmaError;
+use crate::wire::{Malformed, Operation};
+use core::ops::Range;
+use rustbtl_fragments::little_endian::{LittleEndian, take_bytes};
+use std::collections::VecDeque;
+
+const LENGTH_BYTES: usize = 4;
+
+/// Append an operation to a message.
+///
+/// # Errors
+/// As [`Operation::encode`]; the message is as before.
+pub fn append(operation: &Operation<'_>, message: &mut Vec<u8>) -> Result<(), RmaError> {
+    let at = message.len();
+    message.extend_from_slice(&[0; LENGTH_BYTES]);
+    let encoded = operation.encode(message).and_then(|()| {
+        let bytes = message.len() - at - LENGTH_BYTES;
+        u32::try_from(bytes).map_err(|_| RmaError::Type)
+    });
+    match encoded {
+        Ok(bytes) => message[at..at + LENGTH_BYTES].copy_from_slice(&bytes.to_le_bytes()),
+        Err(_) => message.truncate(at),
+    }
+    encoded.map(|_| ())
+}
+
+/// Where the operation lies that begins at `at`.
+fn next(message: &[u8], at: usize) -> Option<Range<usize>> {
+    let mut from = message.get(at..)?;
+    let bytes = u32::take_from(&mut from)? as usize;
+    take_bytes(&mut from, bytes)?;
+    let first = at + LENGTH_BYTES;
+    Some(first..first + bytes)
+}
+
+/// The operations of a message. A message that is none ends with an error.
+pub fn operations(message: &[u8]) -> impl Iterator<Item = Result<Operation<'_>, Malformed>> {
+    let mut at = Some(0);
+    core::iter::from_fn(move || {
+        let found = next(message, at?).ok_or(Malformed);
+        at = found.as_ref().ok().map(|found| found.end).filter(|&end| end < message.len());
+        Some(found.and_then(|found| Operation::decode(&message[found])))
+    })
+}
+
+/// Messages of one origin, in order, and how far the first is applied.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct BatchQueue {
+    messages: VecDeque<Vec<u8>>,
+    /// In the first message: where the oldest operation that is not applied begins.
+    at: usize,
+}
+
+impl BatchQueue {
+    /// A message whose operations are sound.
+    pub(crate) fn push(&mut self, message: Vec<u8>) {
+        self.messages.push_back(message);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// The oldest operation.
+    pub(crate) fn first(&self) -> Option<Operation<'_>> {
+        let message = self.messages.front()?;
+        Operation::decode(&message[next(message, self.at)?]).ok()
+    }
+
+    /// Take the message of the oldest operation, and where in it that lies. Followed by
+    /// [`BatchQueue::applied`].
+    pub(crate) fn take_first(&mut self) -> Option<(Vec<u8>, Range<usize>)> {
+        let found = next(self.messages.front()?, self.at)?;
+        Some((self.messages.pop_front()?, found))
+    }
+
+    /// The operation that ends at `end` of this message was applied.
+    pub(crate) fn applied(&mut self, message: Vec<u8>, end: usize) {
+        self.at = 0;
+        if end < message.len() {
+            self.at = end;
+            self.messages.push_front(message);
+        }
+    }
+
+    /// Messages, as far as they are kept.
+    pub(crate) fn messages(&self) -> impl Iterator<Item = &Vec<u8>> {
+        self.messages.iter()
+    }
+
+    /// Operations that are not applied, in order.
+    pub(crate) fn operations(&self) -> impl Iterator<Item = Result<Operation<'_>, Malformed>> {
+        let begin = |number| if number == 0 { self.at } else { 0 };
+        let rest = move |(number, message): (usize, &'_ Vec<u8>)| begin(number)..message.len();
+        self.messages.iter().enumerate().flat_map(move |(number, message)| {
+            let rest = rest((number, message));
+            operations(&message[rest])
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Action, Epoch};
+
+    fn flush(number: u32) -> Operation<'static> {
+        Operation { epoch: Epoch::Passive, number, action: Action::Flush }
+    }
+
+    fn message(numbers: Range<u32>) -> Vec<u8> {
+        let mut message = Vec::new();
+        numbers.for_each(|number| append(&flush(number), &mut message).expect("sound"));
+        message
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let message = message(1..3);
+        let of_one = [FLUSH_BYTES, &[8, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]].concat();
+        assert_eq!(message[..message.len() / 2], of_one);
+    }
+
+    const FLUSH_BYTES: &[u8] = &[16, 0, 0, 0];
+
+    #[test]
+    fn operations_come_out_in_order_and_once() {
+        let mut queue = BatchQueue::default();
+        queue.push(message(1..4));
+        queue.push(message(4..5));
+        let mut numbers = Vec::new();
+        while let Some(first) = queue.first() {
+            numbers.push(first.number);
+            let left = queue.operations().map(|operation| operation.expect("sound").number);
+            assert!(left.eq(*numbers.last().expect("pushed")..5));
+            let (message, found) = queue.take_first().expect("there is a first one");
+            queue.applied(message, found.end);
+        }
+        assert_eq!(numbers, [1, 2, 3, 4]);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn what_is_none_is_refused() {
+        let sound = message(1..3);
+        let is_sound = |message: &[u8]| operations(message).all(|operation| operation.is_ok());
+        assert!(is_sound(&sound));
+        assert!(!is_sound(&[]), "nothing");
+        let half = sound.len() / 2;
+        for bytes in (1..sound.len()).filter(|&bytes| bytes != half) {
+            assert!(!is_sound(&sound[..bytes]), "{bytes} bytes of it");
+        }
+        let mut long = sound.clone();
+        long[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(!is_sound(&long));
+    }
+
+    #[test]
+    fn what_cannot_be_sent_leaves_the_message_as_it_was() {
+        let mut batch = message(1..2);
+        let before = batch.clone();
+        let element = crate::primitive::Primitive::from_code(1).expect("known");
+        let swap =
+            Action::CompareAndSwap { displacement: 0, primitive: element, compare: &[], new: &[] };
+        let operation = Operation { epoch: Epoch::Passive, number: 2, action: swap };
+        assert_eq!(append(&operation, &mut batch), Err(RmaError::Type));
+        assert_eq!(batch, before);
+    }
+}
