@@ -9,6 +9,7 @@ use super::live::{KnownAnswers, failed_after_finish};
 use crate::error::{Failure, Result};
 use crate::test::file_contents::{IN_C, IN_FORTRAN};
 use crate::test::job::Outcome;
+use crate::test::one_sided_component;
 use crate::test::scratch::Scratch;
 use crate::test::storage::{Storage, count};
 use crate::test::workloads::{Program, Shape, Undisturbed};
@@ -49,16 +50,54 @@ const REASONS: [&str; 7] = [
 /// Programs that read what they have written.
 const READERS: [(&Program, &[u32]); 2] = [(&IN_C, &[2, 3, 4, 6]), (&IN_FORTRAN, &[2, 3, 4, 6])];
 
-/// Programs of the other campaigns, and after them [`READERS`].
-fn program(index: usize) -> (&'static Program, &'static [u32]) {
-    match index.checked_sub(PROGRAMS.len()) {
-        None => (&PROGRAMS[index].0, PROGRAMS[index].1),
-        Some(reader) => READERS[reader],
+/// Programs whose windows are of our own one-sided component.
+const ONE_SIDED: [(&Program, &[u32]); 7] = [
+    (&one_sided_component::RING, &[2, 3, 4, 6]),
+    (&one_sided_component::HALO, &[2, 3, 4, 6]),
+    (&one_sided_component::STORE, &[2, 3, 4, 6]),
+    (&one_sided_component::POLL, &[2, 3, 4, 6]),
+    (&one_sided_component::SETS, &[4, 6]),
+    (&one_sided_component::TABLE, &[2, 3, 4, 6]),
+    (&one_sided_component::TRANSPOSE, &[2, 4]),
+];
+
+/// What runs in a campaign.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Programs {
+    /// Programs of the other campaigns, and after them [`READERS`].
+    All,
+    /// [`ONE_SIDED`].
+    OneSided,
+}
+
+impl Programs {
+    fn count(self) -> usize {
+        match self {
+            Self::All => PROGRAMS.len() + READERS.len(),
+            Self::OneSided => ONE_SIDED.len(),
+        }
+    }
+
+    fn get(self, index: usize) -> (&'static Program, &'static [u32]) {
+        match (self, index.checked_sub(PROGRAMS.len())) {
+            (Self::OneSided, _) => ONE_SIDED[index],
+            (Self::All, None) => (&PROGRAMS[index].0, PROGRAMS[index].1),
+            (Self::All, Some(reader)) => READERS[reader],
+        }
+    }
+
+    /// Options of all jobs.
+    pub fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::All => &[],
+            Self::OneSided => &one_sided_component::OPTIONS,
+        }
     }
 }
 
 /// What happens in a run, as options of `cargo xtask cluster`.
 pub struct Plan {
+    programs: Programs,
     /// Index of the program.
     pub program: usize,
     /// Nodes, and ranks on each.
@@ -72,16 +111,16 @@ pub struct Plan {
 
 impl Plan {
     /// Number `run` of the campaign with this seed.
-    pub fn draw(seed: u64, run: u64) -> Plan {
+    pub fn draw(programs: Programs, seed: u64, run: u64) -> Plan {
         let mut chance = Chance::of(seed, run);
-        let index = (run % (PROGRAMS.len() + READERS.len()) as u64) as usize;
-        let fits = |shape: &Shape| program(index).1.contains(&(shape.0 * shape.1));
+        let index = (run % programs.count() as u64) as usize;
+        let fits = |shape: &Shape| programs.get(index).1.contains(&(shape.0 * shape.1));
         let fitting: Vec<Shape> = SHAPES.into_iter().filter(fits).collect();
         let shape = chance.pick(&fitting);
         let storage = chance.pick(&[Storage::Shared, Storage::Nodes]);
         let disk = (storage == Storage::Shared && chance.below(5) == 0)
             .then(|| chance.pick(&["1m", "8m", "48m"]));
-        let mut plan = Plan { program: index, shape, storage, disk, faults: Vec::new() };
+        let mut plan = Plan { programs, program: index, shape, storage, disk, faults: Vec::new() };
         for _ in 0..chance.pick(&[1, 1, 2, 2, 3]) {
             plan.break_something(&mut chance);
         }
@@ -148,7 +187,7 @@ impl Plan {
 
     /// For people.
     pub fn name(&self) -> &'static str {
-        program(self.program).0.name
+        self.programs.get(self.program).0.name
     }
 
     /// What happens, in a line.
@@ -174,7 +213,7 @@ pub struct HostileRun {
 impl HostileRun {
     /// Does what is planned.
     pub fn go(&mut self, plan: &Plan, known: &mut KnownAnswers) -> Result<()> {
-        let program = program(plan.program).0;
+        let program = plan.programs.get(plan.program).0;
         let known = if plan.faults.iter().any(|word| word == "--link") {
             known.shorter(plan.program, program, plan.shape)?
         } else {
@@ -203,7 +242,7 @@ impl HostileRun {
             job = job.with(&["--disk", &folder, size]);
         }
         let words: Vec<&str> = plan.faults.iter().map(String::as_str).collect();
-        let outcome = job.with(&words).run()?;
+        let outcome = job.with(plan.programs.options()).with(&words).run()?;
         let events = plan.storage.events(scratch)?;
         self.rolled_back = count(&events, "set_restarted");
         outcome.must(outcome.code != 124, "it hangs")?;
@@ -253,8 +292,8 @@ mod tests {
     #[test]
     fn plans_are_repeatable_and_are_options_that_a_cluster_takes() {
         for run in 0..300 {
-            let plan = Plan::draw(3, run);
-            assert_eq!(plan.faults, Plan::draw(3, run).faults);
+            let plan = Plan::draw(Programs::All, 3, run);
+            assert_eq!(plan.faults, Plan::draw(Programs::All, 3, run).faults);
             let (nodes, ppn) = (plan.shape.0.to_string(), plan.shape.1.to_string());
             let place = ["cluster", "--nodes", &nodes, "--ppn", &ppn];
             let faults = plan.faults.iter().map(String::as_str);
@@ -265,7 +304,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_fault_is_drawn() {
-        let all: Vec<Plan> = (0..300).map(|run| Plan::draw(3, run)).collect();
+        let all: Vec<Plan> = (0..300).map(|run| Plan::draw(Programs::OneSided, 3, run)).collect();
         let words: Vec<String> = all.iter().map(Plan::words).collect();
         for kind in [
             "mpirun",

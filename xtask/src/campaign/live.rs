@@ -23,19 +23,27 @@ const SHORTER: u64 = 40;
 /// Answers of undisturbed runs.
 #[derive(Default)]
 pub struct KnownAnswers {
+    options: &'static [&'static str],
     whole: BTreeMap<(usize, Shape), Undisturbed>,
     shorter: BTreeMap<(usize, Shape), Undisturbed>,
 }
 
 impl KnownAnswers {
+    /// Of jobs with these options of `cargo xtask cluster`.
+    pub fn with(options: &'static [&'static str]) -> Self {
+        Self { options, ..Self::default() }
+    }
+
     /// What `what` answers, which is program number `index`.
     pub fn get(&mut self, index: usize, what: &Program, shape: Shape) -> Result<Undisturbed> {
         if let Some(known) = self.whole.get(&(index, shape)) {
             return Ok(known.clone());
         }
         let known = match what.what {
-            What::Hash { source: "hash_ring.c", .. } => answer_of(what, shape, RING_ITERATIONS)?,
-            _ => what.undisturbed(shape, &Scratch::new("undisturbed")?)?,
+            What::Hash { source: "hash_ring.c", .. } => {
+                self.answer_of(what, shape, RING_ITERATIONS)?
+            }
+            _ => what.undisturbed_with(self.options, shape, &Scratch::new("undisturbed")?)?,
         };
         self.whole.insert((index, shape), known.clone());
         Ok(known)
@@ -48,20 +56,22 @@ impl KnownAnswers {
         }
         let whole = self.get(index, what, shape)?;
         let known = match what.what {
-            What::Hash { .. } => answer_of(what, shape, (whole.iterations / SHORTER).max(1))?,
+            What::Hash { .. } => {
+                self.answer_of(what, shape, (whole.iterations / SHORTER).max(1))?
+            }
             _ => whole,
         };
         self.shorter.insert((index, shape), known.clone());
         Ok(known)
     }
-}
 
-/// What an undisturbed run of so many iterations answers.
-fn answer_of(what: &Program, shape: Shape, iterations: u64) -> Result<Undisturbed> {
-    let scratch = Scratch::new("undisturbed")?;
-    let outcome = what.job(shape, iterations, &scratch)?.run()?;
-    let answer = what.answer(&outcome, &scratch)?;
-    Ok(Undisturbed { iterations, answer, seconds: 0.0 })
+    /// What an undisturbed run of so many iterations answers.
+    fn answer_of(&self, what: &Program, shape: Shape, iterations: u64) -> Result<Undisturbed> {
+        let scratch = Scratch::new("undisturbed")?;
+        let outcome = what.job(shape, iterations, &scratch)?.with(self.options).run()?;
+        let answer = what.answer(&outcome, &scratch)?;
+        Ok(Undisturbed { iterations, answer, seconds: 0.0 })
+    }
 }
 
 /// Has the last failure come when all ranks were in MPI_Finalize? What is killed after that ends as

@@ -40,12 +40,24 @@ pub struct CampaignOptions {
     /// cuts, lossy cables, full disks and logs, several at once
     #[arg(long, conflicts_with_all = ["checkpoints", "live"])]
     hostile: bool,
+    /// The same to programs with windows of our own one-sided component
+    #[arg(long, requires = "hostile")]
+    one_sided: bool,
     /// Begin no run after so many minutes
     #[arg(long, value_name = "M")]
     minutes: Option<f64>,
     /// Where the result goes (default: out/campaign.json)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+impl CampaignOptions {
+    fn hostile_programs(&self) -> hostile::Programs {
+        match self.one_sided {
+            true => hostile::Programs::OneSided,
+            false => hostile::Programs::All,
+        }
+    }
 }
 
 /// What all runs together have done.
@@ -76,7 +88,9 @@ impl Sum {
 pub fn run(options: &CampaignOptions) -> Result<()> {
     build::ensure_fresh()?;
     let end = options.minutes.map(|m| Instant::now() + Duration::from_secs_f64(m * 60.0));
-    let (mut known, mut known_live) = (KnownRuns::default(), live::KnownAnswers::default());
+    let programs = options.hostile_programs();
+    let mut known = KnownRuns::default();
+    let mut known_live = live::KnownAnswers::with(programs.options());
     let mut sum = Sum::default();
     for number in options.first..options.first + options.runs {
         if end.is_some_and(|end| Instant::now() >= end) {
@@ -140,7 +154,7 @@ fn one_hostile(
     known: &mut live::KnownAnswers,
     sum: &mut Sum,
 ) {
-    let plan = hostile::Plan::draw(options.seed, number);
+    let plan = hostile::Plan::draw(options.hostile_programs(), options.seed, number);
     let (name, (nodes, ppn)) = (plan.name(), plan.shape);
     let start = Instant::now();
     let mut run = hostile::HostileRun::default();
@@ -158,7 +172,8 @@ fn one_hostile(
         run.rolled_back
     );
     if let Err(Failure(reason)) = &result {
-        sum.fail(options, number, "--hostile ", reason);
+        let kind = if options.one_sided { "--hostile --one-sided " } else { "--hostile " };
+        sum.fail(options, number, kind, reason);
     }
     sum.runs += 1;
     sum.restarts += run.rolled_back;

@@ -15,13 +15,14 @@ use crate::error::Result;
 /// Is the component in what is built? `--only one_sided_` runs the programs alone, `--only "own
 /// one-sided"` the failures; `cargo xtask bench` has its experiments.
 ///
-/// Not in the campaign: add the programs below to `campaign/draw.rs`, and
-/// [`OPTIONS`] to their jobs.
+/// In campaigns: `cargo xtask campaign --hostile --one-sided`.
 pub const IS_THERE: bool = true;
 
 /// Windows are ours; to be left out when that is the default.
 pub const OPTIONS: [&str; 3] = ["--mca", "vprotocol_correlated_one_sided", "1"];
 
+/// Fences; [`WINDOW`] over our component.
+pub const RING: Program = WINDOW;
 /// Neighbours put into each other's windows between post and wait.
 pub const HALO: Program = hash("a halo, post and start", "window_halo.c", 400);
 /// Compare-and-swap and fetch_and_op under lock_all and locks; contents are checked.

@@ -215,6 +215,16 @@ impl Program {
 
     /// A run that nothing happens to, with so many iterations that it takes long enough.
     pub fn undisturbed(&self, shape: Shape, scratch: &Scratch) -> Result<Undisturbed> {
+        self.undisturbed_with(&[], shape, scratch)
+    }
+
+    /// The same with options of `cargo xtask cluster`.
+    pub fn undisturbed_with(
+        &self,
+        options: &[&str],
+        shape: Shape,
+        scratch: &Scratch,
+    ) -> Result<Undisturbed> {
         let first = match self.what {
             What::Hash { iterations, .. } => iterations,
             _ => 0,
@@ -222,7 +232,7 @@ impl Program {
         let mut iterations = first;
         loop {
             let start = Instant::now();
-            let outcome = self.job(shape, iterations, scratch)?.run()?;
+            let outcome = self.job(shape, iterations, scratch)?.with(options).run()?;
             let seconds = start.elapsed().as_secs_f64();
             outcome.must(outcome.code == 0, "the undisturbed run failed")?;
             let fixed = first == 0 || iterations >= first * SCALE_MAX;
