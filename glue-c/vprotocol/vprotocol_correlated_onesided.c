@@ -207,7 +207,8 @@ static int share(mca_osc_correlated_window_t *window, bool apart)
     uint8_t *at = window->attached;
     for (int rank = 0; rank < window->size; rank++) {
         size_t bytes = (size_t) window->bytes[rank];
-        window->bases[rank] = at;
+        /* As Open MPI: no address for nothing, where parts need not follow each other. */
+        window->bases[rank] = apart && 0 == bytes ? NULL : at;
         at += apart ? pages(bytes) : bytes;
     }
     return OMPI_SUCCESS;
