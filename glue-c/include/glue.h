@@ -478,8 +478,8 @@ int32_t rustbtl_window_unlock_all(uint32_t window);
 int32_t rustbtl_window_flush(uint32_t window, int32_t target);
 int32_t rustbtl_window_flush_local(uint32_t window, int32_t target);
 int32_t rustbtl_window_sync(uint32_t window);
-/* Memory of shared windows, in a directory: one rank makes it and tells the others its name; all map
- * it, then the name goes. `unmap` takes NULL. */
+/* Memory of shared windows, in a directory: one rank makes it and tells the others its name; all
+ * map it, then the name goes. `unmap` takes NULL. */
 int32_t rustbtl_window_memory_make(const char *directory, uint64_t bytes, uint8_t *name,
                                    uint8_t **memory);
 int32_t rustbtl_window_memory_map(const char *directory, uint64_t bytes, const uint8_t *name,
