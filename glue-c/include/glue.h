@@ -111,6 +111,15 @@ enum rustbtl_rma {
     RUSTBTL_RMA_COUNT = 100 /* rustbtl_window_fence: sum the counts */
 };
 
+/* Memory of a shared window: mapped, without a name that could be opened, or refused. */
+enum rustbtl_memory {
+    RUSTBTL_MEMORY_HERE,
+    RUSTBTL_MEMORY_GONE,
+    RUSTBTL_MEMORY_NONE
+};
+
+#define RUSTBTL_MEMORY_NAME 16 /* bytes */
+
 enum rustbtl_access_kind {
     RUSTBTL_PUT = 1,
     RUSTBTL_GET,
@@ -469,6 +478,14 @@ int32_t rustbtl_window_unlock_all(uint32_t window);
 int32_t rustbtl_window_flush(uint32_t window, int32_t target);
 int32_t rustbtl_window_flush_local(uint32_t window, int32_t target);
 int32_t rustbtl_window_sync(uint32_t window);
+/* Memory of shared windows, in a directory: one rank makes it and tells the others its name; all
+ * map it, then the name goes. `unmap` takes NULL. */
+int32_t rustbtl_window_memory_make(const char *directory, uint64_t bytes, uint8_t *name,
+                                   uint8_t **memory);
+int32_t rustbtl_window_memory_map(const char *directory, uint64_t bytes, const uint8_t *name,
+                                  uint8_t **memory);
+void rustbtl_window_memory_unname(const char *directory, const uint8_t *name);
+void rustbtl_window_memory_unmap(uint8_t *memory, uint64_t bytes);
 /* What the program does with a file that so many `ranks` have opened together cannot be replayed by
  * a set that is rolled back alone. */
 #define RUSTBTL_FILE_SIZE 0           /* its size matters, and it is written to */

@@ -18,13 +18,15 @@ typedef struct {
     uint32_t primitive;
 } known_t;
 
+/* MPI defines no arithmetic for bytes and characters, nor for some types of Fortran and C++; Open
+ * MPI has it: as the integers that they are. */
 uint32_t mca_osc_correlated_primitive(ompi_datatype_t *type)
 {
     const known_t known[] = {
-        { MPI_BYTE, RUSTBTL_BYTE },
-        { MPI_CHAR, RUSTBTL_BYTE },
+        { MPI_BYTE, RUSTBTL_U8 },
+        { MPI_CHAR, RUSTBTL_I8 },
         { MPI_PACKED, RUSTBTL_BYTE },
-        { MPI_CHARACTER, RUSTBTL_BYTE },
+        { MPI_CHARACTER, RUSTBTL_U8 },
         { MPI_INT, RUSTBTL_I32 },
         { MPI_DOUBLE, RUSTBTL_F64 },
         { MPI_LONG, RUSTBTL_I64 },
@@ -78,6 +80,15 @@ uint32_t mca_osc_correlated_primitive(ompi_datatype_t *type)
         { MPI_REAL8, RUSTBTL_F64 },
         { MPI_COMPLEX8, RUSTBTL_C32 },
         { MPI_COMPLEX16, RUSTBTL_C64 },
+        { MPI_C_COMPLEX, RUSTBTL_C32 },
+        { MPI_CXX_COMPLEX, RUSTBTL_C32 },
+        { MPI_CXX_FLOAT_COMPLEX, RUSTBTL_C32 },
+        { MPI_CXX_DOUBLE_COMPLEX, RUSTBTL_C64 },
+        { MPI_CXX_LONG_DOUBLE_COMPLEX, RUSTBTL_C_LONG_DOUBLE },
+        { MPI_LOGICAL1, RUSTBTL_I8 },
+        { MPI_LOGICAL2, RUSTBTL_I16 },
+        { MPI_LOGICAL4, RUSTBTL_LOGICAL },
+        { MPI_LOGICAL8, RUSTBTL_I64 },
     };
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
         if (known[i].type == type) {
@@ -149,8 +160,8 @@ static rustbtl_row_t *rows_of(ompi_datatype_t *type, uint64_t *count)
     return rows;
 }
 
-/* Where in the target's memory. `combined`: its elements are, so the primitive matters. What it
- * takes of memory is for the caller to free. */
+/* Where in the target's memory. `combined`: its elements are, so the primitive matters, unless they
+ * are only moved. What it takes of memory is for the caller to free. */
 static int describe(rustbtl_access_t *access, int count, ompi_datatype_t *type, bool combined,
                     rustbtl_row_t **rows)
 {
@@ -166,10 +177,16 @@ static int describe(rustbtl_access_t *access, int count, ompi_datatype_t *type, 
     access->primitive = RUSTBTL_BYTE;
     if (combined) {
         ompi_datatype_t *single = ompi_datatype_get_single_predefined_type_from_args(type);
-        access->primitive
-            = NULL == single ? RUSTBTL_NO_PRIMITIVE : mca_osc_correlated_primitive(single);
-        if (RUSTBTL_NO_PRIMITIVE == access->primitive) {
+        bool moves = RUSTBTL_OP_REPLACE == access->op || RUSTBTL_OP_NO_OP == access->op;
+        if (NULL == single) {
             return MPI_ERR_TYPE;
+        }
+        access->primitive = mca_osc_correlated_primitive(single);
+        if (RUSTBTL_NO_PRIMITIVE == access->primitive) {
+            if (!moves) {
+                return MPI_ERR_TYPE;
+            }
+            access->primitive = RUSTBTL_BYTE;
         }
     } else if (correlated_contiguous(type, (size_t) count) && 0 == type->super.true_lb) {
         access->count = type->super.size * (uint64_t) count;

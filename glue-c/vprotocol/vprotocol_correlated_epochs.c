@@ -30,7 +30,8 @@ static int fence(int assert, struct ompi_win_t *win)
     return mca_osc_correlated_error(outcome);
 }
 
-/* Ranks of a group in the window's; NULL: they are not, or there is no memory. */
+/* Ranks of a group in the window's: MPI_UNDEFINED, which Rust refuses as no rank, for those that it
+ * has not. NULL: there is no memory. */
 static uint32_t *ranks_of(struct ompi_group_t *group, const mca_osc_correlated_window_t *window)
 {
     int count = ompi_group_size(group);

@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "ompi/mca/osc/base/base.h"
 #include "ompi/mca/pml/pml.h"
@@ -21,6 +20,8 @@
 /* Of what MPI_Win_allocate gives. */
 #define ALIGNMENT 64
 #define PAGE 4096u
+/* Of sharing memory whose name is gone when a rank looks for it. */
+#define ATTEMPTS 4
 /* Above all of Open MPI's but the one that only watches. */
 #define PRIORITY 1000
 
@@ -92,9 +93,7 @@ int mca_osc_correlated_error(int32_t outcome)
 
 static void window_release(mca_osc_correlated_window_t *window)
 {
-    if (NULL != window->attached) {
-        (void) opal_shmem_segment_detach(&window->segment);
-    }
+    rustbtl_window_memory_unmap(window->attached, window->attached_bytes);
     free(window->memory);
     if (NULL != window->comm) {
         ompi_comm_free(&window->comm);
@@ -145,14 +144,51 @@ static size_t pages(size_t bytes)
     return (bytes + PAGE - 1) / PAGE * PAGE;
 }
 
-/* The first rank makes the segment, all attach it; its name is gone before the window is there. A
- * rank's memory begins where that of the one before it ends, unless the user
- * does not need that. */
-static int share(mca_osc_correlated_window_t *window, bool apart)
+/* What the first rank has made, for the others. */
+typedef struct {
+    int32_t made; /* enum rustbtl_memory */
+    uint8_t name[RUSTBTL_MEMORY_NAME];
+} memory_t;
+
+/* One attempt: enum rustbtl_memory, the worst of all ranks', or an error below 0. */
+static int share_once(mca_osc_correlated_window_t *window)
 {
     ompi_communicator_t *comm = window->comm;
+    const char *folder = mca_vprotocol_correlated_config.shm_directory;
+    memory_t memory = { .made = RUSTBTL_MEMORY_NONE };
+    int worst = RUSTBTL_MEMORY_NONE;
+    if (0 == window->rank) {
+        memory.made = rustbtl_window_memory_make(folder, window->attached_bytes, memory.name,
+                                                 &window->attached);
+    }
+    int rc = comm->c_coll->coll_bcast(&memory, (int) sizeof(memory), MPI_BYTE, 0, comm,
+                                      comm->c_coll->coll_bcast_module);
+    if (OMPI_SUCCESS == rc && RUSTBTL_MEMORY_HERE == memory.made) {
+        int mapped = RUSTBTL_MEMORY_HERE;
+        if (0 != window->rank) {
+            mapped = rustbtl_window_memory_map(folder, window->attached_bytes, memory.name,
+                                               &window->attached);
+        }
+        rc = comm->c_coll->coll_allreduce(&mapped, &worst, 1, MPI_INT, MPI_MAX, comm,
+                                          comm->c_coll->coll_allreduce_module);
+    }
+    if (0 == window->rank && RUSTBTL_MEMORY_HERE == memory.made) {
+        rustbtl_window_memory_unname(folder, memory.name);
+    }
+    if (OMPI_SUCCESS != rc || RUSTBTL_MEMORY_HERE != worst) {
+        rustbtl_window_memory_unmap(window->attached, window->attached_bytes);
+        window->attached = NULL;
+    }
+    return OMPI_SUCCESS == rc ? worst : rc;
+}
+
+/* The first rank makes the memory, all map it; its name is gone before the window is there. A rank
+ * that was restored in between finds the name gone: all begin again. A rank's memory begins where
+ * that of the one before it ends, unless the user does not need that. */
+static int share(mca_osc_correlated_window_t *window, bool apart)
+{
     size_t all = 0;
-    int rc = OMPI_SUCCESS;
+    int got = RUSTBTL_MEMORY_GONE;
     window->bases = calloc((size_t) window->size, sizeof(*window->bases));
     if (NULL == window->bases) {
         return OMPI_ERR_OUT_OF_RESOURCE;
@@ -161,33 +197,18 @@ static int share(mca_osc_correlated_window_t *window, bool apart)
         size_t bytes = (size_t) window->bytes[rank];
         all += apart ? pages(bytes) : bytes;
     }
-    if (0 == window->rank) {
-        char name[128];
-        (void) snprintf(name, sizeof(name), "/dev/shm/rustbtl_win.%lu.%ld.%u",
-                        (unsigned long) geteuid(), (long) getpid(), correlated_context(comm));
-        rc = opal_shmem_segment_create(&window->segment, name, pages(all) + PAGE);
+    window->attached_bytes = pages(all) + PAGE;
+    for (int attempt = 0; RUSTBTL_MEMORY_GONE == got && attempt < ATTEMPTS; attempt++) {
+        got = share_once(window);
     }
-    int made = comm->c_coll->coll_bcast(&rc, 1, MPI_INT, 0, comm, comm->c_coll->coll_bcast_module);
-    if (OMPI_SUCCESS != made || OMPI_SUCCESS != rc) {
-        return OMPI_SUCCESS != made ? made : rc;
-    }
-    rc = comm->c_coll->coll_bcast(&window->segment, (int) sizeof(window->segment), MPI_BYTE, 0,
-                                  comm, comm->c_coll->coll_bcast_module);
-    if (OMPI_SUCCESS == rc) {
-        window->attached = opal_shmem_segment_attach(&window->segment);
-        rc = NULL == window->attached ? OMPI_ERR_OUT_OF_RESOURCE : OMPI_SUCCESS;
-    }
-    int all_rc = all_have(comm, OMPI_SUCCESS == rc);
-    if (0 == window->rank) {
-        (void) opal_shmem_unlink(&window->segment);
-    }
-    if (OMPI_SUCCESS != rc || OMPI_SUCCESS != all_rc) {
-        return OMPI_SUCCESS != rc ? rc : all_rc;
+    if (RUSTBTL_MEMORY_HERE != got) {
+        return got < 0 ? got : OMPI_ERR_OUT_OF_RESOURCE;
     }
     uint8_t *at = window->attached;
     for (int rank = 0; rank < window->size; rank++) {
         size_t bytes = (size_t) window->bytes[rank];
-        window->bases[rank] = at;
+        /* As Open MPI: no address for nothing, where parts need not follow each other. */
+        window->bases[rank] = apart && 0 == bytes ? NULL : at;
         at += apart ? pages(bytes) : bytes;
     }
     return OMPI_SUCCESS;

@@ -8,7 +8,6 @@
 
 #include "ompi/mca/osc/osc.h"
 #include "ompi/win/win.h"
-#include "opal/mca/shmem/base/base.h"
 
 /* A window. */
 typedef struct {
@@ -23,8 +22,8 @@ typedef struct {
     uint64_t *counts; /* for fences */
     void *memory;     /* allocated here, or NULL */
     /* Shared windows: memory of all ranks. */
-    opal_shmem_ds_t segment;
-    uint8_t *attached;
+    uint8_t *attached; /* or NULL */
+    size_t attached_bytes;
     uint8_t **bases;
 } mca_osc_correlated_window_t;
 

@@ -155,6 +155,46 @@ static void list(MPI_Win win)
 }
 
 /* Nothing is attached, or nothing is left; fences and an empty window. */
+/* Memory that is attached piece by piece is accessed at once: put, fetched, combined; not beyond. */
+static void touching(MPI_Win win)
+{
+    enum { PIECES = 4, EACH = 1000, INTS = PIECES * EACH };
+    int next = (me + 1) % np, previous = (me + np - 1) % np;
+    int *memory = calloc(INTS, sizeof *memory), *x = calloc(INTS, sizeof *x);
+    int *got = calloc(INTS, sizeof *got);
+    MPI_Aint mine, theirs;
+    STEP("an operation over regions that touch");
+    for (int k = 0; k < PIECES; k++) /* the second one first */
+        MPI_Win_attach(win, memory + (k ^ 1) * EACH, EACH * sizeof *memory);
+    MPI_Get_address(memory, &mine);
+    MPI_Sendrecv(&mine, 1, MPI_AINT, previous, 1, &theirs, 1, MPI_AINT, next, 1, MPI_COMM_WORLD,
+                 MPI_STATUS_IGNORE);
+    for (int i = 0; i < INTS; i++)
+        x[i] = me * 10000 + i;
+    MPI_Win_lock_all(0, win);
+    MPI_Put(x, INTS, MPI_INT, next, theirs, INTS, MPI_INT, win);
+    MPI_Win_flush(next, win);
+    MPI_Accumulate(x, INTS - 2, MPI_INT, next, MPI_Aint_add(theirs, 4), INTS - 2, MPI_INT, MPI_SUM,
+                   win);
+    MPI_Win_flush(next, win);
+    MPI_Get(got, INTS - 2, MPI_INT, next, MPI_Aint_add(theirs, 4), INTS - 2, MPI_INT, win);
+    MPI_Win_flush(next, win);
+    for (int i = 0; i < INTS - 2; i++)
+        CHECK_EQ(got[i], x[i + 1] + x[i], "got back over the edges");
+    MPI_Barrier(MPI_COMM_WORLD);
+    MPI_Win_sync(win);
+    CHECK_EQ(memory[0], previous * 10000, "the first");
+    CHECK_EQ(memory[INTS - 1], previous * 10000 + INTS - 1, "the last");
+    MPI_Win_unlock_all(win);
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (int k = 0; k < PIECES; k++)
+        MPI_Win_detach(win, memory + k * EACH);
+    MPI_Barrier(MPI_COMM_WORLD);
+    free(memory);
+    free(x);
+    free(got);
+}
+
 static void nothing(MPI_Win win)
 {
     char memory[8];
@@ -179,6 +219,7 @@ int main(int argc, char **argv)
         again_and_again(win);
         meanwhile(win);
         list(win);
+        touching(win);
         MPI_Barrier(MPI_COMM_WORLD);
         nothing(win);
         MPI_Win_free(&win);

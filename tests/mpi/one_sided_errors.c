@@ -237,10 +237,41 @@ static void making(void)
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL);
 }
 
+/* Groups with ranks that are not in the window: nothing is exposed or begun. (Stock goes astray.) */
+static void groups(void)
+{
+    MPI_Comm some;
+    MPI_Group world;
+    MPI_Win win;
+    int *base;
+    STEP("ranks that are not in the window");
+    MPI_Comm_group(MPI_COMM_WORLD, &world);
+    MPI_Comm_split(MPI_COMM_WORLD, me == np - 1, 0, &some);
+    MPI_Win_allocate(64, 4, MPI_INFO_NULL, some, &base, &win);
+    MPI_Win_set_errhandler(win, MPI_ERRORS_RETURN);
+    for (int time = 0; time < 2; time++) {
+        MPI_Group own;
+        EXPECT_CLASS(MPI_Win_post(world, 0, win), MPI_ERR_RANK);
+        EXPECT_SYNC(MPI_Win_wait(win));
+        EXPECT_CLASS(MPI_Win_start(world, 0, win), MPI_ERR_RANK);
+        EXPECT_SYNC(MPI_Win_complete(win));
+        MPI_Win_get_group(win, &own);
+        EXPECT_OK(MPI_Win_post(own, 0, win));
+        EXPECT_OK(MPI_Win_start(own, 0, win));
+        EXPECT_OK(MPI_Win_complete(win));
+        EXPECT_OK(MPI_Win_wait(win));
+        MPI_Group_free(&own);
+    }
+    MPI_Win_free(&win);
+    MPI_Group_free(&world);
+    MPI_Comm_free(&some);
+}
+
 int main(int argc, char **argv)
 {
     check_begin(&argc, &argv);
     making();
+    groups();
     on_all_flavours(BYTES, 4, body);
     return check_end();
 }

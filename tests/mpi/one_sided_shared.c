@@ -18,6 +18,8 @@ static void where(MPI_Win win, long *base, const MPI_Aint *bytes, bool contiguou
         if (contiguous || !stock_fails("osc/sm: sizes of separate parts are whole pages"))
             CHECK_EQ(size, bytes[k], "size of a part");
         CHECK_EQ(unit, 8, "unit of a part");
+        if (!contiguous && bytes[k] == 0)
+            CHECK(part[k] == NULL, "no address of nothing");
         if (contiguous && k > 0)
             CHECK((char *)part[k] == (char *)part[k - 1] + bytes[k - 1], "part %d follows", k);
     }
@@ -155,6 +157,66 @@ static void window_of(int kind, bool contiguous)
     MPI_Win_free(&win);
 }
 
+/* Is the file of the mapping that has this address gone? */
+static bool has_no_name(const void *address)
+{
+    char line[512];
+    bool is_deleted = false;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps)) {
+        unsigned long from, to;
+        if (sscanf(line, "%lx-%lx", &from, &to) == 2 && from <= (unsigned long)address
+            && (unsigned long)address < to)
+            is_deleted = strstr(line, "(deleted)") != NULL;
+    }
+    if (maps)
+        fclose(maps);
+    return is_deleted;
+}
+
+enum { NAMES = 64 };
+
+/* Somebody else has files, or links to a file of the user's, under all names that could be guessed:
+ * by user, process and communicator. No window takes one of them, and none keeps a name. */
+static void names(void)
+{
+    MPI_Win win;
+    long *base, *first;
+    MPI_Aint size;
+    int unit;
+    char name[128], theirs[128], text[16];
+    const int user = (int)geteuid(), process = (int)getpid();
+    STEP("names that could be guessed");
+    snprintf(theirs, sizeof theirs, "/dev/shm/theirs.%d", process);
+    if (rank == 0) {
+        FILE *file = fopen(theirs, "w");
+        CHECK(file && fputs("theirs", file) >= 0 && fclose(file) == 0, "a file in /dev/shm");
+    }
+    for (int k = 0; k < NAMES && rank == 0; k++) {
+        snprintf(name, sizeof name, "/dev/shm/rustbtl_win.%d.%d.%d", user, process, k);
+        CHECK(symlink(theirs, name) == 0, "a link in /dev/shm");
+    }
+    MPI_Barrier(node);
+    MPI_Win_allocate_shared(4096, 8, MPI_INFO_NULL, node, &base, &win);
+    MPI_Win_shared_query(win, 0, &size, &unit, &first);
+    memset(base, 0x5a, 4096);
+    if (ranks > 1)
+        CHECK(has_no_name(base) && has_no_name(first), "the window's memory has no name");
+    MPI_Barrier(node);
+    if (rank == 0) {
+        FILE *file = fopen(theirs, "r");
+        CHECK(file && fgets(text, sizeof text, file) && !strcmp(text, "theirs"), "it is as it was");
+        if (file)
+            fclose(file);
+        unlink(theirs);
+    }
+    for (int k = 0; k < NAMES && rank == 0; k++) {
+        snprintf(name, sizeof name, "/dev/shm/rustbtl_win.%d.%d.%d", user, process, k);
+        CHECK(unlink(name) == 0, "the link is still there");
+    }
+    MPI_Win_free(&win);
+}
+
 int main(int argc, char **argv)
 {
     check_begin(&argc, &argv);
@@ -165,6 +227,7 @@ int main(int argc, char **argv)
         window_of(kind, true);
         window_of(kind, false);
     }
+    names();
     /* None where ranks are on several nodes: an error of its own class, and nothing is left over. */
     if (!on_one_node(MPI_COMM_WORLD)) {
         MPI_Win win;

@@ -1,7 +1,7 @@
 //! The checkpoint thread's share in determinants: it sends what the program's threads record, lets
 //! frames go when that is stable, and hands a restored process what it has to replay.
 
-use crate::checkpoint::state::{Checkpoint, DeterminantFlush};
+use crate::checkpoint::state::{Checkpoint, DeterminantFlush, Ending};
 use crate::determinants::coordinator_link::{BatchSend, COORDINATOR_LINK, PACE_MS};
 use crate::determinants::outbox;
 use crate::determinants::outbox::DeterminantBatch;
@@ -206,7 +206,7 @@ impl Checkpoint {
             return self.stop_recording();
         }
         // Once the program may leave MPI_Finalize, the memory of the counts may go.
-        if self.ending != crate::checkpoint::state::Ending::Over {
+        if self.ending != Ending::Over {
             COORDINATOR_LINK.set_stable(incarnation, upto);
         }
     }
@@ -243,9 +243,11 @@ impl Checkpoint {
     }
 
     /// What the checkpoint covers, before its snapshot is taken. From the first checkpoint on
-    /// everything is recorded: before it there is nothing to roll back to.
+    /// everything is recorded: before it there is nothing to roll back to. Not where the job ends:
+    /// the program then takes down the memory where the set counts.
     pub(crate) fn send_clock(&self, id: CheckpointId, driver: &mut Driver) {
-        if !driver.host.record.is_on() && std::env::var_os(RECORD).is_some() {
+        let ends = self.ending == Ending::Over;
+        if !ends && !driver.host.record.is_on() && std::env::var_os(RECORD).is_some() {
             self.switch_on(driver);
         }
         crate::mpi::interpose::redirect_new_objects();

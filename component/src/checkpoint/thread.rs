@@ -251,6 +251,7 @@ impl Checkpoint {
         if self.step_checkpoint() {
             self.determinants();
         }
+        self.let_go();
     }
 
     /// A file that will not be put back, once.
@@ -345,7 +346,14 @@ impl Checkpoint {
         self.ending = Ending::Over;
         self.stop_recording();
         let _ = self.quiescence.handle(Input::Finish);
-        if Self::signals().fence.swap(false, Ordering::AcqRel) {
+    }
+
+    /// The program may leave MPI_Finalize, and take down what a checkpoint needs: the transports,
+    /// and the memory where the set counts. So not while this process is in one, which it takes to
+    /// its end.
+    fn let_go(&self) {
+        let is_over = self.ending == Ending::Over && self.quiescence.has_finished();
+        if is_over && Self::signals().fence.swap(false, Ordering::AcqRel) {
             // SAFETY: the program waits in MPI_Finalize and holds nothing.
             unsafe { (self.shared.glue.fenced)() };
         }

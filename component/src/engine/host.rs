@@ -552,7 +552,8 @@ impl Host for EngineHost {
         bytes: u64,
     ) -> Option<(Op, Op)> {
         let stream = Stream { window: context, from: source, lane: lane_of(tag) };
-        let op = self.windows.announced(&self.glue, stream, bytes)?;
+        let announced = self.windows.announced(stream, bytes);
+        let op = announced.unwrap_or_else(|wrong| wrong.fatal(&self.glue))?;
         Some((op, op))
     }
 

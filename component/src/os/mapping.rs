@@ -7,19 +7,25 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// A shared mapping of a whole file. The file stays open (for its locks).
+/// Memory that is mapped shared, until this is dropped.
 #[derive(Debug)]
-pub struct Mapping {
+pub struct SharedMemory {
     start: NonNull<u8>,
     bytes: usize,
-    file: OwnedFd,
 }
 
 // SAFETY: the mapping is plain memory, shared between processes anyway; whoever accesses it
 // orders the accesses.
-unsafe impl Send for Mapping {}
+unsafe impl Send for SharedMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for SharedMemory {}
+
+/// A shared mapping of a whole file. The file stays open (for its locks).
+#[derive(Debug)]
+pub struct Mapping {
+    memory: SharedMemory,
+    file: OwnedFd,
+}
 
 /// What can be wrong with an existing file.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,6 +36,8 @@ pub enum OpenError {
     Owner(u32),
     /// It is not a plain file that only its owner can use.
     Mode(u32),
+    /// It has so many bytes.
+    Size(u64),
 }
 
 impl From<OsError> for OpenError {
@@ -114,6 +122,82 @@ pub fn remove_leftover(path: &Path) -> bool {
     unused && unlink(path) == Ok(true)
 }
 
+impl SharedMemory {
+    /// Make a new file of this size, without memory until it is touched, and map it. It must not
+    /// exist. The file is closed: what is left of it is its name, and the mapping.
+    pub fn create(path: &Path, bytes: usize) -> Result<Self, OsError> {
+        let on = || format!("{} ({bytes} bytes)", path.display());
+        let folder = path.parent().unwrap_or(Path::new("."));
+        if free_bytes(folder)? < bytes as u64 {
+            return Err(OsError::with_code("ftruncate", on(), libc::ENOSPC));
+        }
+        let file = open(path, libc::O_CREAT | libc::O_EXCL)?;
+        // SAFETY: the descriptor is open.
+        let failed = unsafe { libc::ftruncate(file.as_raw_fd(), bytes as i64) } != 0;
+        let made = match failed {
+            true => Err(OsError::last("ftruncate", on())),
+            false => Self::map(&file, bytes, on),
+        };
+        if made.is_err() {
+            let _ = unlink(path);
+        }
+        made
+    }
+
+    /// Map an existing file of this user, which nobody else may use and which has this size.
+    pub fn open(path: &Path, bytes: usize) -> Result<Self, OpenError> {
+        let (file, status) = open_own(path)?;
+        if status.st_size as u64 != bytes as u64 {
+            return Err(OpenError::Size(status.st_size as u64));
+        }
+        Ok(Self::map(&file, bytes, || path.display().to_string())?)
+    }
+
+    fn map(file: &OwnedFd, bytes: usize, on: impl Fn() -> String) -> Result<Self, OsError> {
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let start = unsafe {
+            libc::mmap(
+                core::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        match NonNull::new(start.cast::<u8>()) {
+            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Ok(Self { start, bytes }),
+            _ => Err(OsError::last("mmap", on())),
+        }
+    }
+
+    /// First byte (page aligned).
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// It stays mapped; for [`Self::of`].
+    pub fn into_start(self) -> NonNull<u8> {
+        core::mem::ManuallyDrop::new(self).start
+    }
+
+    /// What [`Self::into_start`] gave.
+    ///
+    /// # Safety
+    /// It is of this size, and nobody else has it.
+    pub unsafe fn of(start: NonNull<u8>, bytes: usize) -> Self {
+        Self { start, bytes }
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `map` with this size; no references into it outlive self (callers
+        // keep the mapping beside what they take from it).
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
 impl Mapping {
     /// Make a new file of this size, all of it allocated, and map it. It must not exist. `byte` of
     /// it is locked before it has its name, so that a file that nobody has locked is a leftover.
@@ -140,35 +224,19 @@ impl Mapping {
     }
 
     fn map(file: OwnedFd, bytes: usize, on: impl Fn() -> String) -> Result<Self, OsError> {
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let start = unsafe {
-            libc::mmap(
-                core::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        match NonNull::new(start.cast::<u8>()) {
-            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => {
-                Ok(Self { start, bytes, file })
-            }
-            _ => Err(OsError::last("mmap", on())),
-        }
+        Ok(Self { memory: SharedMemory::map(&file, bytes, on)?, file })
     }
 
     /// First byte (page aligned).
     #[inline]
     pub fn start(&self) -> NonNull<u8> {
-        self.start
+        self.memory.start
     }
 
     /// Bytes mapped.
     #[inline]
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.memory.bytes
     }
 
     /// The file.
@@ -181,23 +249,15 @@ impl Mapping {
         const MADV_POPULATE_WRITE: i32 = 23;
         const PAGE: usize = 4096;
         let from = offset & !(PAGE - 1);
-        let to = (offset + bytes).min(self.bytes);
+        let to = (offset + bytes).min(self.memory.bytes);
         if from >= to {
             return;
         }
         // SAFETY: from < bytes.
-        let start = unsafe { self.start.add(from) };
+        let start = unsafe { self.memory.start.add(from) };
         // SAFETY: the range is inside this mapping; the advice changes no contents. Older kernels
         // refuse it, which does no harm.
         unsafe { libc::madvise(start.as_ptr().cast(), to - from, MADV_POPULATE_WRITE) };
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `map` with this size; no references into it outlive self (callers
-        // keep the mapping beside what they take from it).
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
@@ -263,6 +323,41 @@ mod tests {
         std::fs::set_permissions(&target, std::fs::Permissions::from_mode(0o644)).unwrap();
         assert!(matches!(Mapping::open(&target).unwrap_err(), OpenError::Mode(_)));
         unlink(&target).unwrap();
+    }
+
+    #[test]
+    fn memory_of_a_window_is_of_its_user_and_size_or_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let path = path("window");
+        let one = SharedMemory::create(&path, 8192).unwrap();
+        let status = std::fs::metadata(&path).unwrap();
+        assert_eq!((status.permissions().mode() & 0o777, status.len()), (0o600, 8192));
+        assert!(matches!(SharedMemory::open(&path, 4096), Err(OpenError::Size(8192))));
+        let two = SharedMemory::open(&path, 8192).unwrap();
+        assert_eq!(SharedMemory::create(&path, 8192).unwrap_err().code, libc::EEXIST);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o606)).unwrap();
+        assert!(matches!(SharedMemory::open(&path, 8192), Err(OpenError::Mode(_))));
+        unlink(&path).unwrap();
+        let gone = SharedMemory::open(&path, 8192);
+        assert!(matches!(gone, Err(OpenError::Os(OsError { code: libc::ENOENT, .. }))));
+        std::os::unix::fs::symlink("/dev/shm", &path).unwrap();
+        assert_eq!(SharedMemory::create(&path, 8192).unwrap_err().code, libc::EEXIST);
+        unlink(&path).unwrap();
+        let start = two.into_start();
+        // SAFETY: inside the mapping of `one`.
+        unsafe { one.start().write(42) };
+        // SAFETY: it is still mapped.
+        assert_eq!(unsafe { start.read() }, 42);
+        // SAFETY: of this size, and nobody else's.
+        drop(unsafe { SharedMemory::of(start, 8192) });
+    }
+
+    #[test]
+    fn more_memory_than_there_is_is_refused_and_leaves_no_file() {
+        let path = path("much");
+        let error = SharedMemory::create(&path, 1 << 60).unwrap_err();
+        assert_eq!(error.code, libc::ENOSPC);
+        assert!(!path.exists());
     }
 
     #[test]

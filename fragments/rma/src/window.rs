@@ -126,11 +126,22 @@ impl Regions {
         self.by_address.remove(&address).map(|region| region.key).ok_or(RmaError::Attach)
     }
 
-    /// The region that holds all of these bytes.
-    pub fn find(&self, address: u64, bytes: u64) -> Option<RegionKey> {
-        let (&at, region) = self.by_address.range(..=address).next_back()?;
-        let end = (address - at).checked_add(bytes)?;
-        (end <= region.bytes).then_some(region.key)
+    /// Are all of these bytes attached, in one region or in several beside each other? (What was
+    /// attached piece by piece may be accessed at once.)
+    pub fn hold(&self, address: u64, bytes: u64) -> bool {
+        let Some(end) = address.checked_add(bytes) else { return false };
+        let Some((&first, _)) = self.by_address.range(..=address).next_back() else { return false };
+        let mut upto = first;
+        for (&at, region) in self.by_address.range(first..) {
+            if at != upto {
+                return false;
+            }
+            upto = at + region.bytes;
+            if upto >= end {
+                return true;
+            }
+        }
+        false
     }
 
     /// W1: regions do not overlap.
@@ -161,7 +172,7 @@ pub(crate) fn resolve(setup: &Setup, regions: &Regions, place: &Place) -> Result
     place.layout.rows(place.part.first, place.part.bytes, |at, elements| {
         let address = base.checked_add_signed(at).ok_or(RmaError::Range)?;
         let bytes = elements.checked_mul(step).ok_or(RmaError::Range)?;
-        regions.find(address, bytes).map(|_| ()).ok_or(RmaError::Range)
+        regions.hold(address, bytes).then_some(()).ok_or(RmaError::Range)
     })?;
     Ok(base)
 }
@@ -203,10 +214,19 @@ mod tests {
         for (address, bytes) in [(1000, 1), (990, 11), (1049, 1), (900, 500), (u64::MAX, 2)] {
             assert_eq!(regions.attach(address, bytes), Err(RmaError::Attach), "{address}");
         }
-        let second = regions.attach(1050, 50).expect("beside it");
+        regions.attach(1050, 50).expect("beside it");
+        regions.attach(1101, 9).expect("a byte behind it");
         regions.check();
-        assert_eq!((regions.find(1049, 1), regions.find(1050, 50)), (Some(first), Some(second)));
-        assert_eq!((regions.find(1049, 2), regions.find(999, 1)), (None, None));
+        assert!(
+            [(1000, 1), (1049, 1), (1049, 2), (1050, 50), (1000, 100), (1101, 9), (1100, 0)]
+                .into_iter()
+                .all(|(address, bytes)| regions.hold(address, bytes))
+        );
+        assert!(
+            [(999, 1), (999, 2), (1099, 2), (1000, 101), (1050, 60), (1101, 10), (u64::MAX, 2)]
+                .into_iter()
+                .all(|(address, bytes)| !regions.hold(address, bytes))
+        );
         let setup = setup(Flavor::Dynamic);
         let at = |displacement, count| {
             let layout = Layout::bytes(count);
@@ -216,11 +236,11 @@ mod tests {
                 &Place { displacement, layout, part: Part { first: 0, bytes: count } },
             )
         };
-        assert_eq!((at(1010, 40), at(1010, 41)), (Ok(1010), Err(RmaError::Range)));
+        assert_eq!((at(1010, 90), at(1010, 91)), (Ok(1010), Err(RmaError::Range)));
         assert_eq!(at(-1, 4), Err(RmaError::Range));
         assert_eq!(regions.detach(1000), Ok(first));
         assert_eq!(regions.detach(1000), Err(RmaError::Attach));
-        assert_eq!(regions.find(1010, 1), None);
+        assert!(!regions.hold(1010, 1));
         assert_ne!(regions.attach(1000, 50), Ok(first), "a key is never used again");
     }
 }

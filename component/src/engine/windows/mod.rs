@@ -15,7 +15,7 @@ use crate::engine::windows::inbox::Inbox;
 use crate::engine::windows::messages::{MESSAGE_BYTES_MAX, Stream};
 use crate::ffi::operation::Op;
 use crate::ffi::table::Glue;
-use rustbtl_fragments::ids::{CommId, ContextId};
+use rustbtl_fragments::ids::{CommId, CommRank, ContextId};
 use rustbtl_rma::ids::OperationId;
 use rustbtl_rma::machine::{Limits, Rma};
 use rustbtl_rma::wire::PART_BYTES_MAX;
@@ -46,6 +46,22 @@ pub struct FetchedInto {
     pub(crate) buffer: ResultBuffer,
     /// Packed bytes of the buffer before its data.
     pub(crate) first: u64,
+}
+
+/// A peer announces a message for a window that cannot be one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TooLong {
+    from: CommRank,
+    bytes: u64,
+}
+
+impl TooLong {
+    /// The end of the job.
+    pub(crate) fn fatal(self, glue: &Glue) -> ! {
+        let Self { from, bytes } = self;
+        let what = format!("a message of {bytes} bytes for a window");
+        glue.fatal("protocol", &[&format!("rank {from} of a window"), &what])
+    }
 }
 
 /// See the module's documentation.
@@ -91,14 +107,15 @@ impl Windows {
         !self.served.is_empty()
     }
 
-    /// Room for a message that a peer has announced. Ends the job if none is that long: nothing is
-    /// allocated because somebody says so.
-    pub(crate) fn announced(&mut self, glue: &Glue, stream: Stream, bytes: u64) -> Option<Op> {
+    /// Room for a message that a peer has announced.
+    ///
+    /// # Errors
+    /// No message is that long, so nothing is allocated because somebody says so.
+    pub(crate) fn announced(&mut self, stream: Stream, bytes: u64) -> Result<Option<Op>, TooLong> {
         if bytes > MESSAGE_BYTES_MAX {
-            let what = format!("a message of {bytes} bytes for a window");
-            glue.fatal("protocol", &[&format!("rank {} of a window", stream.from), &what]);
+            return Err(TooLong { from: stream.from, bytes });
         }
-        self.inbox.announced(stream, bytes)
+        Ok(self.inbox.announced(stream, bytes))
     }
 
     /// An operation of an own message, or of one that is coming, is complete.
@@ -106,5 +123,30 @@ impl Windows {
         if !self.inbox.completed(op) {
             self.finished.push(op);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustbtl_rma::machine::Lane;
+
+    #[test]
+    fn no_room_is_made_for_a_message_that_cannot_be_that_long() {
+        let from = CommRank(2);
+        let stream = Stream { window: ContextId(3), from, lane: Lane::Operations };
+        let mut windows = Windows::default();
+        // Nothing that the machine sends is refused.
+        const { assert!(PART_BYTES_MAX < MESSAGE_BYTES_MAX) };
+        for bytes in [MESSAGE_BYTES_MAX + 1, u64::MAX] {
+            assert_eq!(windows.announced(stream, bytes), Err(TooLong { from, bytes }));
+        }
+        // Nothing waits for them: what comes next is the machine's at once.
+        windows.inbox.arrived(stream, b"next");
+        assert!(windows.has_news());
+        assert!(windows.announced(stream, MESSAGE_BYTES_MAX).is_ok_and(|op| op.is_some()));
+        windows.inbox.take();
+        windows.inbox.arrived(stream, b"behind it");
+        assert!(!windows.has_news());
     }
 }

@@ -6,6 +6,7 @@
 
 pub mod accesses;
 pub mod layouts;
+pub mod memory;
 pub mod synchronize;
 pub mod windows;
 

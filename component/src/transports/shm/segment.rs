@@ -119,6 +119,7 @@ impl Segment {
             OpenError::Os(error) => ShmError::Os(error),
             OpenError::Owner(uid) => foreign(&path, format!("it belongs to user {uid}")),
             OpenError::Mode(mode) => foreign(&path, format!("its mode is {mode:o}")),
+            OpenError::Size(bytes) => foreign(&path, format!("it has {bytes} bytes")),
         })?;
         let ring_bytes = check(&mapping, &path, ranks)?;
         let layout = layout(ranks, me, &SegmentOptions { ring_bytes, ..options.clone() })?;
