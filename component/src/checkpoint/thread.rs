@@ -350,10 +350,13 @@ impl Checkpoint {
 
     /// The program may leave MPI_Finalize, and take down what a checkpoint needs: the transports,
     /// and the memory where the set counts. So not while this process is in one, which it takes to
-    /// its end.
+    /// its end, or gives up where the guardian has gone.
     fn let_go(&self) {
-        let is_over = self.ending == Ending::Over && self.quiescence.has_finished();
-        if is_over && Self::signals().fence.swap(false, Ordering::AcqRel) {
+        let is_in_none = self.quiescence.has_finished() || self.over;
+        if self.ending == Ending::Over
+            && is_in_none
+            && Self::signals().fence.swap(false, Ordering::AcqRel)
+        {
             // SAFETY: the program waits in MPI_Finalize and holds nothing.
             unsafe { (self.shared.glue.fenced)() };
         }
