@@ -129,6 +129,10 @@ pub enum Planted {
     WindowNotWithheld,
     /// Rule 4: each process is through when it is so itself.
     WindowWithheldAlone,
+    /// All replays are over when all sets that had failed say that theirs are.
+    WindowReportsBelieved,
+    /// All that were restarted are asked, others are not.
+    WindowSurvivorsNotAsked,
     /// What is left of an earlier record is dropped when a process is restored again.
     WindowRecordDropped,
     /// Operations are not kept for their epoch.

@@ -67,8 +67,8 @@ pub struct Report {
     /// What became of checkpoints.
     pub checkpoints: CheckpointReport,
     /// Runs of one-sided operations that were recorded and that were forced; how often all replays
-    /// were over, and how often those of several sets.
-    pub windows: [u64; 4],
+    /// were over, how often those of several sets, and how often a rank had believed so too early.
+    pub windows: [u64; 5],
     /// What became of determinants.
     pub determinants: crate::determinants::DeterminantReport,
 }
@@ -159,8 +159,8 @@ impl World {
         let acknowledged = self.processes.iter().map(|p| p.host.acknowledged.len()).sum();
         let applied = self.processes.iter().map(|p| p.host.applied_runs).sum();
         let forced = self.processes.iter().map(|p| p.host.forced_runs).sum();
-        let [ended, ended_together] = self.window_replays.ended;
-        let windows = [applied, forced, ended, ended_together];
+        let [ended, ended_together, too_early] = self.window_replays.ended;
+        let windows = [applied, forced, ended, ended_together, too_early];
         let results = self.processes.into_iter().map(|process| process.program.results).collect();
         let checkpoints = self.checkpoints.report;
         Report {
