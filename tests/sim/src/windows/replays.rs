@@ -85,7 +85,7 @@ impl Process {
             self.engine.is_replay_complete(),
             self.engine.is_replaying(),
             self.engine.awaits_receives(),
-            windows.given_by_stream(),
+            windows.given(),
         )
     }
 
