@@ -177,15 +177,14 @@ impl World {
             let order = self.piggyback.orders.get(&self.shared.options.sets[rank])?;
             let mail = self.piggyback.mail.get(&rank).map_or(0, VecDeque::len);
             let (recorded, stable, next) = (marks.recorded.0, marks.stable, order.next());
-            let waits = (recorded != stable).then(|| {
+            (recorded != stable).then(|| {
                 format!(
                     "{rank}: recorded {recorded} stable {stable}, of its order {next} in {:?}, to \
                      send {}, on its way {mail}\n",
                     order.incarnation(),
                     share.outbox.len(),
                 )
-            });
-            waits
+            })
         };
         self.processes.iter().enumerate().filter_map(of).collect()
     }
