@@ -94,8 +94,8 @@ pub struct Windows {
     come: BTreeMap<u32, Vec<u8>>,
     sends: BTreeSet<u32>,
     next_token: u32,
-    /// How many messages the machine has got. (Of each window: a stream goes on in the next one with
-    /// its number, and what is for that need not wait for a payload that is for this.)
+    /// How many messages the machine has got. (Of each window: a stream goes on in the next one
+    /// with its number, and what is for that need not wait for a payload that is for this.)
     given: BTreeMap<Source, u64>,
     /// The communicator of each window, by its place in the script.
     comms: BTreeMap<ContextId, usize>,
