@@ -4,7 +4,7 @@ use crate::model::{Message, Stream};
 use crate::network::Network;
 use crate::options::{Options, Planted};
 use crate::piggyback::PiggybackShare;
-use crate::prng::Prng;
+use rustbtl_seeds::Prng;
 use crate::windows::{Windows, blank, is_of_window};
 use rustbtl_checkpoint::{LogLimits, PayloadLog, SegmentMemory, SegmentSource};
 use rustbtl_coordination::determinants::{DeterminantLog, RandomStream, ReplayDecisions};

@@ -7,7 +7,7 @@
 //! events.
 
 use crate::options::{Options, Planted};
-use crate::prng::Prng;
+use rustbtl_seeds::Prng;
 use rustbtl_fragments::host::Transmit;
 use rustbtl_fragments::wire::{FrameType, Header};
 use std::collections::{BTreeMap, VecDeque};

@@ -1,6 +1,6 @@
 //! What one seed stands for: the shape of the job, of the transports and of the faults.
 
-use crate::prng::Prng;
+use rustbtl_seeds::Prng;
 use rustbtl_coordination::quiescence::QuiesceMethod;
 use rustbtl_fragments::engine::AcknowledgeAfter;
 

@@ -7,7 +7,7 @@
 
 use crate::model::{Pattern, lane};
 use crate::options::Options;
-use crate::prng::Prng;
+use rustbtl_seeds::Prng;
 use crate::windows::programs::{Call, Made};
 use rustbtl_coordination::instances::Instances;
 use rustbtl_fragments::ids::{ContextId, PeerId};

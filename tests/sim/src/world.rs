@@ -8,7 +8,7 @@ use crate::model::{Book, Message};
 use crate::network::{Network, is};
 use crate::options::Options;
 use crate::piggyback::PiggybackWorld;
-use crate::prng::Prng;
+use rustbtl_seeds::Prng;
 use crate::process::{Outcome, Process, Program, Shared};
 use crate::script::{Request, script};
 use crate::windows::replays::WindowReplays;

@@ -2,7 +2,7 @@
 //! bugs that are planted in it.
 
 use super::{Phase, Planted, Request, World};
-use crate::prng::mix;
+use rustbtl_seeds::mix;
 use crate::program::{Kind, Op};
 use rustbtl_coordination::collective_clock::{Call, Entry, Input};
 use rustbtl_fragments::ids::PeerId;

@@ -1,7 +1,7 @@
 //! A process: its program, its machine, its memory, and the streams that the engine keeps.
 
 use crate::model::{counter_cells, read_cells};
-use crate::prng::{mix, mix_bytes};
+use rustbtl_seeds::{mix, mix_bytes};
 use crate::script::{CELLS, Call, GUARDED, SECOND, SLOT, SUMS};
 use rustbtl_rma::arithmetic::Op;
 use rustbtl_rma::error::RmaError;

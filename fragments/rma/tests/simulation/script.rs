@@ -1,7 +1,7 @@
 //! Random programs: those without races, whose results are those of a sequential run, and free
 //! ones, in which everything depends on the order in which operations are applied.
 
-use crate::prng::Prng;
+use rustbtl_seeds::Prng;
 use rustbtl_rma::machine::LockMode;
 
 /// Cells (8 bytes) of a slot: written and read together, in two parts.

@@ -12,7 +12,7 @@ mod set_counters;
 use crate::image::Image;
 use crate::network::Network;
 use crate::options::{Options, Planted};
-use crate::prng::Prng;
+use rustbtl_seeds::Prng;
 use crate::world::World;
 use rustbtl_coordination::checkpoints::{self, CheckpointScheduler, Config};
 use rustbtl_coordination::interval::Interval;

@@ -2,7 +2,7 @@
 //! likes, and slots that are written and read in fence and exposure epochs without races: what is
 //! found there is what a sequential run finds, and the script says it.
 
-use crate::prng::Prng;
+use rustbtl_seeds::Prng;
 use rustbtl_rma::machine::LockMode;
 use std::collections::BTreeMap;
 
