@@ -5,12 +5,12 @@
 mod mpi;
 
 use crate::library::{Key, Library};
-use rustbtl_seeds::{Prng, mix};
 use crate::program::{Op, Program};
 use rustbtl_coordination::collective_clock::*;
 use rustbtl_coordination::control::{FromClock, ToClock};
 use rustbtl_coordination::quiescence::CheckpointRefusal;
 use rustbtl_fragments::ids::PeerId;
+use rustbtl_seeds::{Prng, mix};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Bugs that must be found. Of the driver where nothing else is said.

@@ -35,12 +35,7 @@ pub fn fails<R>(run: impl FnOnce() -> R) -> bool {
 ///
 /// # Panics
 /// At the third seed that fails, or at the end if one did.
-pub fn run_seeds<R>(
-    usual: u64,
-    again: &str,
-    run: impl Fn(u64) -> R,
-    mut gave: impl FnMut(R),
-) {
+pub fn run_seeds<R>(usual: u64, again: &str, run: impl Fn(u64) -> R, mut gave: impl FnMut(R)) {
     let mut failed = Vec::new();
     for seed in seeds(usual) {
         match catch_unwind(AssertUnwindSafe(|| run(seed))) {

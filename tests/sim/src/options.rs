@@ -1,8 +1,8 @@
 //! What one seed stands for: the shape of the job, of the transports and of the faults.
 
-use rustbtl_seeds::Prng;
 use rustbtl_coordination::quiescence::QuiesceMethod;
 use rustbtl_fragments::engine::AcknowledgeAfter;
+use rustbtl_seeds::Prng;
 
 /// A bug that the simulator plants into its own half of the contract, to prove that the checkers
 /// would see the same bug in the engine.

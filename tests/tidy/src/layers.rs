@@ -118,8 +118,8 @@ pub fn wrong_edges(metadata: &Value) -> Vec<String> {
             let ours = allowed.contains_key(on) || on.starts_with("rustbtl-");
             let for_tests = text(dependency, "kind") == "dev";
             let os_in_core = CORES.contains(&name) && OS.contains(&on);
-            let free = for_tests && on == FOR_TESTS
-                || !ours && (for_tests || list_of.contains(&"*"));
+            let free =
+                for_tests && on == FOR_TESTS || !ours && (for_tests || list_of.contains(&"*"));
             if os_in_core || !(free || list_of.contains(&on)) {
                 let of = if for_tests { " of its tests" } else { "" };
                 found.push(format!("{name} -> {on}{of}"));

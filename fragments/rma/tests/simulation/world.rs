@@ -3,10 +3,10 @@
 //! coordination/DESIGN.md), as small as it can be.
 
 use crate::model::{self, Outcome};
-use rustbtl_seeds::{Prng, SALT, mix_bytes};
 use crate::process::{Line, Logged, Moment, Process, window_id};
 use crate::script::{CELLS, COUNTERS, Script};
 use rustbtl_rma::record::Applied;
+use rustbtl_seeds::{Prng, SALT, mix_bytes};
 use std::collections::{BTreeMap, VecDeque};
 
 /// What is done wrong on purpose.
