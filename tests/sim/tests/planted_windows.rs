@@ -11,7 +11,7 @@ fn planted_bugs_of_windows_are_caught() {
         (Planted::WindowTickIgnored, Tier::Windows, 318, 5000),
         (Planted::WindowCompletesEarly, Tier::Windows, 2164, 5000),
         (Planted::WindowNotWithheld, Tier::Windows, 48, 5000),
-        (Planted::WindowWithheldAlone, Tier::Windows, 2358, 5000),
+        (Planted::WindowWithheldAlone, Tier::Windows, 2981, 5000),
         (Planted::WindowReportsBelieved, Tier::Windows, 518, 5000),
         (Planted::WindowSurvivorsNotAsked, Tier::Windows, 1076, 5000),
         (Planted::WindowRecordDropped, Tier::Windows, 89, 5000),
