@@ -34,7 +34,9 @@ impl Checkpoint {
             (true, true) => HELD_POLL_MS,
             _ if self.polls_soon() || !COORDINATOR_LINK.set_polled(false) => PACE_MS,
             (true, false) if self.repairing => crate::checkpoint::thread::REPAIR_POLL_MS,
-            (true, false) if self.replaying => crate::checkpoint::thread::BEHIND_POLL_MS,
+            (true, false) if self.replaying || self.awaits_replays_over() => {
+                crate::checkpoint::thread::BEHIND_POLL_MS
+            }
             (true, false) => self.log_pressure.sooner(self.cost_pressure),
         }
     }
@@ -70,6 +72,7 @@ impl Checkpoint {
                 | ToRank::ReceivedVector { .. }
                 | ToRank::Endpoints { .. }
                 | ToRank::ReportStatus {}
+                | ToRank::ReportReplay { .. }
                 | ToRank::ReplaysOver { .. }
         );
         if waits && self.flush_state.in_checkpoint {

@@ -62,6 +62,7 @@ pub(crate) fn resume_after_restart(
     let (endpoints, restarted) = checkpoint.endpoints();
     checkpoint.replaying = restarted.len() < endpoints.len();
     driver.replaying = checkpoint.replaying;
+    (checkpoint.replays_open, checkpoint.replay_question) = (checkpoint.replaying, None);
     checkpoint.reconnect(driver, &endpoints, &restarted);
     checkpoint.restore_record(driver);
     driver.restore_clock();

@@ -53,6 +53,11 @@ pub(crate) struct Checkpoint {
     pub(crate) replaying: bool,
     /// Others were restarted, and there is no channel to some of them yet.
     pub(crate) repairing: bool,
+    /// It was restarted alone, and nobody has said that all replays are over.
+    pub(crate) replays_open: bool,
+    /// What the coordinator has asked (`ReportReplay`): its number, and whether the own replay is
+    /// meant.
+    pub(crate) replay_question: Option<(u64, bool)>,
     /// For the first `Hello`.
     pub(crate) endpoint: Vec<u8>,
     pub(crate) ending: Ending,

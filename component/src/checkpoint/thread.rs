@@ -172,6 +172,8 @@ pub fn start(
             file_named: false,
             replaying: false,
             repairing: false,
+            replays_open: false,
+            replay_question: None,
             endpoint,
             ending: Ending::Not,
             over: false,
@@ -248,6 +250,7 @@ impl Checkpoint {
         self.listen(&mut None);
         self.repair();
         self.determinants();
+        self.await_replays_over();
         if self.step_checkpoint() {
             self.determinants();
         }
@@ -304,6 +307,32 @@ impl Checkpoint {
         self.repairing = !driver.engine.is_repaired();
         drop(driver);
         self.deliver();
+    }
+
+    /// Is there something to do until all replays are over?
+    pub(crate) fn awaits_replays_over(&self) -> bool {
+        self.replays_open || self.replay_question.is_some()
+    }
+
+    /// Whoever has received of an earlier incarnation of this process has to reach it, however long
+    /// its program computes, and the coordinator asks whether that is so (docs/adr/0037).
+    fn await_replays_over(&mut self) {
+        if !self.awaits_replays_over() || self.ending == Ending::Over {
+            return;
+        }
+        let Ok(mut driver) = self.shared.take() else { return };
+        if self.ending == Ending::Not {
+            driver.poll();
+        }
+        let is_answered = self.replay_question.take_if(|(_, replay)| match *replay {
+            false => driver.engine.is_repaired(),
+            true => driver.replay_is_complete(),
+        });
+        drop(driver);
+        self.deliver();
+        if let Some((number, _)) = is_answered {
+            self.send(&FromRank::ReplayReported { number });
+        }
     }
 
     /// Handle the messages of the guardian. `taken`: the process, if it is ours already. Whoever
@@ -410,11 +439,19 @@ impl Checkpoint {
             ToRank::Coordinator { addresses, secret } => self.set_coordinator(addresses, secret),
             ToRank::Fence { set, before } => self.fence(set, before),
             ToRank::SuspendLogging { before } => self.suspend_logging(before, taken),
-            ToRank::ReplaysOver { incarnation } => self.with(taken, |driver| {
-                if driver.host.incarnation == incarnation && !driver.end_window_replay() {
-                    driver.host.replay_diverged("it has not repeated what it did in windows");
-                }
-            }),
+            ToRank::ReportReplay { number, replay } => {
+                self.replay_question = Some((number, replay));
+            }
+            ToRank::ReplaysOver { incarnation } => {
+                let mine = self.with(taken, |driver| {
+                    let mine = driver.host.incarnation == incarnation;
+                    if mine && !driver.end_window_replay() {
+                        driver.host.replay_diverged("it has not repeated what it did in windows");
+                    }
+                    mine
+                });
+                self.replays_open &= !mine;
+            }
             // Only a process that is being restored gets it.
             ToRank::Replay { .. } => {}
         }

@@ -168,6 +168,11 @@ class 1 FromRank {
         /// How long the program has waited inside MPI with nothing to do, all in all.
         waited_ns: u64,
     },
+    /// Yes, to `ReportReplay`.
+    48 ReplayReported {
+        /// Its number.
+        number: u64,
+    },
     /// The payload log costs the program more than it may, or is on its way to its budget and no
     /// checkpoint is wanted for it: suspend logging towards `set`.
     12 LoggingOverBudget {
@@ -327,6 +332,14 @@ class 2 ToRank {
     47 ReplaysOver {
         /// The receiver's, by then.
         incarnation: Incarnation,
+    },
+    /// Answer `ReplayReported` as soon as that is so (docs/adr/0037). After `Endpoints`.
+    48 ReportReplay {
+        /// Repeated in the answer. A question with a higher number takes the place of this one.
+        number: u64,
+        /// False: each channel to a process that was restarted is repaired. True: the own replay is
+        /// complete, too.
+        replay: bool,
     },
     /// From the guardian: where `Determinants` can be sent without a detour.
     43 Coordinator {

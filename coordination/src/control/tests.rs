@@ -56,6 +56,11 @@ fn invariant_1_the_format_does_not_change_by_accident() {
             "0c00000003012f00 030000000201000000000000",
         ),
         (ToRank::ReportWaiting { sample: 3 }.encode(), "0400000003022e00 03000000"),
+        (FromRank::ReplayReported { number: 258 }.encode(), "0800000003013000 0201000000000000"),
+        (
+            ToRank::ReportReplay { number: 258, replay: true }.encode(),
+            "0900000003023000 020100000000000001",
+        ),
         (
             ToRank::Begin {
                 checkpoint: CheckpointId(7),

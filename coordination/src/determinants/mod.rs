@@ -15,6 +15,7 @@
 //! | `replica` | an agent: stores those of other sets, gives them back |
 //! | `set_order` | the coordinator: puts those of a set into their order, from whoever has them |
 //! | `fence` | the coordinator: asks the others what they have of a set that has failed |
+//! | `replays_end` | the coordinator: asks whether all that was lost is replayed |
 //! | `codec`, `rank_batch`, `piggyback` | determinants, batches and what is piggybacked, as bytes |
 
 mod clock_readings;
@@ -26,6 +27,7 @@ mod program_time;
 mod random_stream;
 pub mod rank_batch;
 mod replay_decisions;
+mod replays_end;
 mod replica;
 mod set_order;
 
@@ -37,6 +39,7 @@ pub use piggyback::Piggybacked;
 pub use program_time::{ProgramTime, TimeReading};
 pub use random_stream::RandomStream;
 pub use replay_decisions::{Divergence, Numbered, ReplayDecision, ReplayDecisions};
+pub use replays_end::{ReplayQuestion, ReplayStep, ReplaysEnd};
 pub use replica::{BatchRefused, DeterminantReplica, choose_history};
 pub use set_order::SetOrder;
 

@@ -2,7 +2,7 @@
 //! construction: they are cut from one sequence of events, so that calling them in the order of
 //! the sequence never blocks, even if every collective synchronizes.
 
-use crate::prng::Prng;
+use rustbtl_seeds::Prng;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// When a member may leave a collective, and what it gets there.
@@ -119,7 +119,7 @@ struct Maker {
 }
 
 pub fn random(seed: u64) -> Program {
-    let mut prng = Prng::new(seed);
+    let mut prng = crate::prng_of(seed);
     let n = prng.between(2, 6);
     let mut program = Program::new(n, &[&(0..n).collect::<Vec<_>>()]);
     for _ in 0..prng.between(0, 4) {
@@ -261,7 +261,7 @@ impl Maker {
         self.late[rank].retain(|(of, _)| !is_now(*of));
     }
 
-    fn some_late(&mut self, percent: usize) {
+    fn some_late(&mut self, percent: u32) {
         for rank in 0..self.late.len() {
             while !self.late[rank].is_empty() && self.prng.chance(percent) {
                 // Any communicator's first: the order between communicators is free.
@@ -273,7 +273,7 @@ impl Maker {
     }
 
     /// Who waits does so after all have started.
-    fn some_waits(&mut self, percent: usize) {
+    fn some_waits(&mut self, percent: u32) {
         let is_late = |call: u64, late: &[Vec<(usize, Op)>]| {
             late.iter().flatten().any(|(_, op)| match op {
                 Op::Start { call: of, .. } | Op::Idup { call: of, .. } => *of == call,

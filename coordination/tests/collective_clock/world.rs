@@ -5,12 +5,12 @@
 mod mpi;
 
 use crate::library::{Key, Library};
-use crate::prng::{Prng, mix};
 use crate::program::{Op, Program};
 use rustbtl_coordination::collective_clock::*;
 use rustbtl_coordination::control::{FromClock, ToClock};
 use rustbtl_coordination::quiescence::CheckpointRefusal;
 use rustbtl_fragments::ids::PeerId;
+use rustbtl_seeds::{Prng, mix};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Bugs that must be found. Of the driver where nothing else is said.
@@ -125,7 +125,7 @@ pub struct Options {
     /// Checkpoints to order.
     pub checkpoints: usize,
     /// In percent of the moments at which one can be.
-    pub aborts: usize,
+    pub aborts: u32,
     /// MPI_Comm_idup counts as a whole, too.
     pub idup_counts: bool,
     /// Steps of the world after which a drain is given up; else no drain may need that.
@@ -171,7 +171,7 @@ impl World {
             reported: Vec::new(),
         };
         let mut world = Self {
-            prng: Prng::new(seed),
+            prng: crate::prng_of(seed),
             options,
             library: Library::default(),
             ranks: ids.iter().map(rank).collect(),

@@ -16,7 +16,6 @@ pub mod network;
 pub mod nondet_calls;
 pub mod options;
 pub mod piggyback;
-pub mod prng;
 pub mod process;
 pub mod replay_model;
 pub mod run;

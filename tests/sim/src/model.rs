@@ -4,7 +4,7 @@
 use crate::replay_model::Replay;
 use crate::windows::calls::COUNT_TAG;
 use rustbtl_fragments::host::DIRECT_TAGS;
-use rustbtl_fragments::ids::ReceiveName;
+use rustbtl_fragments::ids::{ContextId, ReceiveName};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Names a stream: context id (without instance), sender, receiver, lane (0 for all user tags,
@@ -261,6 +261,14 @@ impl Book {
         let sent = self.sent.get(&stream).and_then(|stream| stream.get(sequence as usize));
         let Some(sent) = sent else { panic!("never sent: {stream:?} number {sequence}") };
         sent.message
+    }
+
+    /// The same of those that are of this instance of the context.
+    pub fn find_in(&self, stream: Stream, context: ContextId, number: u64) -> Message {
+        let is_of = |sent: &Sent| sent.message.context == context.0;
+        let first = self.sent.get(&stream).and_then(|stream| stream.iter().position(is_of));
+        let Some(first) = first else { panic!("never sent: {stream:?} in {context:?}") };
+        self.find(stream, first as u64 + number)
     }
 
     /// A receive has taken it.

@@ -7,9 +7,9 @@
 //! events.
 
 use crate::options::{Options, Planted};
-use crate::prng::Prng;
 use rustbtl_fragments::host::Transmit;
 use rustbtl_fragments::wire::{FrameType, Header};
+use rustbtl_seeds::Prng;
 use std::collections::{BTreeMap, VecDeque};
 
 /// What an end of a connection learns.

@@ -1,8 +1,8 @@
 //! What one seed stands for: the shape of the job, of the transports and of the faults.
 
-use crate::prng::Prng;
 use rustbtl_coordination::quiescence::QuiesceMethod;
 use rustbtl_fragments::engine::AcknowledgeAfter;
+use rustbtl_seeds::Prng;
 
 /// A bug that the simulator plants into its own half of the contract, to prove that the checkers
 /// would see the same bug in the engine.
@@ -129,6 +129,10 @@ pub enum Planted {
     WindowNotWithheld,
     /// Rule 4: each process is through when it is so itself.
     WindowWithheldAlone,
+    /// All replays are over when all sets that had failed say that theirs are.
+    WindowReportsBelieved,
+    /// All that were restarted are asked, others are not.
+    WindowSurvivorsNotAsked,
     /// What is left of an earlier record is dropped when a process is restored again.
     WindowRecordDropped,
     /// Operations are not kept for their epoch.

@@ -169,6 +169,26 @@ impl World {
         self.shared.options.piggyback
     }
 
+    /// Ranks that know of something that is not stable, for messages.
+    pub(crate) fn describe_orders(&self) -> String {
+        let of = |(rank, process): (usize, &crate::process::Process)| {
+            let share = process.host.share.as_ref()?;
+            let marks = share.marks();
+            let order = self.piggyback.orders.get(&self.shared.options.sets[rank])?;
+            let mail = self.piggyback.mail.get(&rank).map_or(0, VecDeque::len);
+            let (recorded, stable, next) = (marks.recorded.0, marks.stable, order.next());
+            (recorded != stable).then(|| {
+                format!(
+                    "{rank}: recorded {recorded} stable {stable}, of its order {next} in {:?}, to \
+                     send {}, on its way {mail}\n",
+                    order.incarnation(),
+                    share.outbox.len(),
+                )
+            })
+        };
+        self.processes.iter().enumerate().filter_map(of).collect()
+    }
+
     /// The job begins, or is restarted.
     pub fn first_orders(&mut self) {
         let met = self.piggyback.met;

@@ -7,10 +7,10 @@
 
 use crate::model::{Pattern, lane};
 use crate::options::Options;
-use crate::prng::Prng;
 use crate::windows::programs::{Call, Made};
 use rustbtl_coordination::instances::Instances;
 use rustbtl_fragments::ids::{ContextId, PeerId};
+use rustbtl_seeds::Prng;
 
 /// Names a request in its process.
 pub type Request = u32;

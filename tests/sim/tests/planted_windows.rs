@@ -5,20 +5,21 @@ use rustbtl_sim::run::all_caught;
 
 /// One test: the panic hook is the process's.
 #[test]
-#[ignore = "unfinished: seed 518 fails, cause unknown (DESIGN.md)"]
 fn planted_bugs_of_windows_are_caught() {
     let plan = [
-        (Planted::WindowOrderForgotten, Tier::Windows, 98, 3000),
-        (Planted::WindowTickIgnored, Tier::Windows, 318, 3000),
-        (Planted::WindowCompletesEarly, Tier::Windows, 0, 3000),
-        (Planted::WindowNotWithheld, Tier::Windows, 0, 3000),
-        (Planted::WindowWithheldAlone, Tier::Windows, 0, 3000),
-        (Planted::WindowRecordDropped, Tier::Windows, 0, 3000),
-        (Planted::WindowEpochsIgnored, Tier::Windows, 0, 3000),
-        (Planted::WindowTrimmedEarly, Tier::Windows, 0, 3000),
-        (Planted::WindowRepliesNotLogged, Tier::Windows, 0, 3000),
-        (Planted::WindowRecordedLate, Tier::Windows, 0, 3000),
-        (Planted::GateRemoved, Tier::Windows, 0, 3000),
+        (Planted::WindowOrderForgotten, Tier::Windows, 98, 5000),
+        (Planted::WindowTickIgnored, Tier::Windows, 318, 5000),
+        (Planted::WindowCompletesEarly, Tier::Windows, 2164, 5000),
+        (Planted::WindowNotWithheld, Tier::Windows, 48, 5000),
+        (Planted::WindowWithheldAlone, Tier::Windows, 2981, 5000),
+        (Planted::WindowReportsBelieved, Tier::Windows, 518, 5000),
+        (Planted::WindowSurvivorsNotAsked, Tier::Windows, 1076, 5000),
+        (Planted::WindowRecordDropped, Tier::Windows, 89, 5000),
+        (Planted::WindowEpochsIgnored, Tier::Windows, 18, 5000),
+        (Planted::WindowTrimmedEarly, Tier::Windows, 57, 5000),
+        (Planted::WindowRepliesNotLogged, Tier::Windows, 5, 5000),
+        (Planted::WindowRecordedLate, Tier::Windows, 46, 5000),
+        (Planted::GateRemoved, Tier::Windows, 6, 5000),
     ];
     all_caught(&plan);
 }

@@ -2,10 +2,10 @@
 //! bugs that are planted in it.
 
 use super::{Phase, Planted, Request, World};
-use crate::prng::mix;
 use crate::program::{Kind, Op};
 use rustbtl_coordination::collective_clock::{Call, Entry, Input};
 use rustbtl_fragments::ids::PeerId;
+use rustbtl_seeds::mix;
 use std::collections::VecDeque;
 
 impl World {

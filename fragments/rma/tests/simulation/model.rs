@@ -1,8 +1,8 @@
 //! The sequential model: one call after the other, in any order that the program's
 //! synchronization allows, on plain arrays. Programs without races give these results.
 
-use crate::prng::mix;
 use crate::script::{CELLS, COUNTERS, Call, GUARDED, SECOND, SLOT, SLOTS, SUMS};
+use rustbtl_seeds::mix;
 use std::collections::{BTreeMap, VecDeque};
 
 /// What remains at the end.

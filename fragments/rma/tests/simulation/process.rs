@@ -1,7 +1,6 @@
 //! A process: its program, its machine, its memory, and the streams that the engine keeps.
 
 use crate::model::{counter_cells, read_cells};
-use crate::prng::{mix, mix_bytes};
 use crate::script::{CELLS, Call, GUARDED, SECOND, SLOT, SUMS};
 use rustbtl_rma::arithmetic::Op;
 use rustbtl_rma::error::RmaError;
@@ -12,6 +11,7 @@ use rustbtl_rma::memory::Memory;
 use rustbtl_rma::primitive::Primitive;
 use rustbtl_rma::record::Applied;
 use rustbtl_rma::window::{Extent, Flavor, Setup};
+use rustbtl_seeds::{mix, mix_bytes};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The window of all programs.

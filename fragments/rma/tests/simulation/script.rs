@@ -1,8 +1,8 @@
 //! Random programs: those without races, whose results are those of a sequential run, and free
 //! ones, in which everything depends on the order in which operations are applied.
 
-use crate::prng::Prng;
 use rustbtl_rma::machine::LockMode;
+use rustbtl_seeds::Prng;
 
 /// Cells (8 bytes) of a slot: written and read together, in two parts.
 pub const SLOT: usize = 6;

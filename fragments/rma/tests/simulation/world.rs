@@ -3,10 +3,10 @@
 //! coordination/DESIGN.md), as small as it can be.
 
 use crate::model::{self, Outcome};
-use crate::prng::{Prng, mix_bytes};
 use crate::process::{Line, Logged, Moment, Process, window_id};
 use crate::script::{CELLS, COUNTERS, Script};
 use rustbtl_rma::record::Applied;
+use rustbtl_seeds::{Prng, SALT, mix_bytes};
 use std::collections::{BTreeMap, VecDeque};
 
 /// What is done wrong on purpose.
@@ -98,7 +98,7 @@ const STEPS_MAX: u64 = 200_000;
 
 impl World {
     pub fn new(seed: u64, is_free: bool, planted: Option<Planted>) -> Self {
-        let mut prng = Prng::new(seed);
+        let mut prng = Prng::from_state(seed ^ SALT);
         let ranks = prng.between(2, 4);
         let script = match is_free {
             true => Script::free(&mut prng, ranks),

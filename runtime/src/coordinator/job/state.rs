@@ -25,6 +25,7 @@ use rustbtl_coordination::checkpoints::{CheckpointScheduler, Config, Input, Sche
 use rustbtl_coordination::control::{
     CheckpointId, FromNode, FromRank, RankEndpoint, Reply, ToNode, ToRank,
 };
+use rustbtl_coordination::determinants::ReplaysEnd;
 use rustbtl_coordination::interval::Interval;
 use rustbtl_coordination::quiescence::{CheckpointAnswer, CheckpointRefusal};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
@@ -131,6 +132,8 @@ pub struct Job {
     pub(crate) recovery: Recovery,
     pub(crate) suspensions: Suspensions,
     pub(crate) waiting: Waiting,
+    /// Whether all replays are over, after the last report that one is complete.
+    pub(crate) replays_end: ReplaysEnd,
     pub(crate) storage: Replicas,
     pub(crate) spares: Spares,
     pub(crate) unreachable: UnreachableAgents,
@@ -169,6 +172,7 @@ impl Job {
             recovery: Recovery::default(),
             suspensions: Suspensions::default(),
             waiting: Waiting::default(),
+            replays_end: ReplaysEnd::new(0),
             storage: Replicas::default(),
             spares: Spares::default(),
             unreachable: UnreachableAgents::default(),
@@ -355,8 +359,10 @@ impl Job {
                 rank.ready = true;
                 self.start_scheduler(now);
                 self.rank_ready(now, id);
+                self.repeat_replay_question(id);
             }
             FromRank::ReplayComplete {} => self.rank_replay_complete(now, id),
+            FromRank::ReplayReported { number } => self.replay_reported(id, number),
             FromRank::ReplayPending { checkpoint } => self.replay_pending(now, id, checkpoint),
             FromRank::OutgoingStopped { checkpoint } => {
                 let answer = CheckpointAnswer::Stopped { checkpoint: checkpoint.0 };

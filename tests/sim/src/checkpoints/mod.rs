@@ -12,7 +12,6 @@ mod set_counters;
 use crate::image::Image;
 use crate::network::Network;
 use crate::options::{Options, Planted};
-use crate::prng::Prng;
 use crate::world::World;
 use rustbtl_coordination::checkpoints::{self, CheckpointScheduler, Config};
 use rustbtl_coordination::interval::Interval;
@@ -23,6 +22,7 @@ use rustbtl_coordination::quiescence::{
 use rustbtl_fragments::checkpoint_frame::{CheckpointFrame, CheckpointStep};
 use rustbtl_fragments::engine::Side;
 use rustbtl_fragments::ids::*;
+use rustbtl_seeds::Prng;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Members' received vectors of a process's messages, on their way to it.

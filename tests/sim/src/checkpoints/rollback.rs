@@ -144,7 +144,7 @@ impl World {
 
     /// What the guardians of the others' processes send before the next order: who was restarted.
     /// Then a process has no channel to an earlier incarnation of somebody that it knows.
-    pub(super) fn read_endpoints(&mut self, rank: usize) {
+    pub(crate) fn read_endpoints(&mut self, rank: usize) {
         for other in 0..self.processes.len() {
             let peer = PeerId(other as u32);
             let failed = self.faults.has_failed(self.shared.options.sets[other]);

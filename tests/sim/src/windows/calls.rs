@@ -59,7 +59,7 @@ impl Fetched {
 }
 
 /// Where a call about windows stands.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, Debug)]
 pub struct InCalls {
     /// The program is in a call, and has counted it.
     pub in_call: bool,

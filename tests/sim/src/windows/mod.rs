@@ -10,7 +10,7 @@ pub mod replays;
 
 use crate::host::BLANK;
 use crate::host::Buffer;
-use crate::model::{Message, Sent, Stream, content_digest};
+use crate::model::{Message, Sent, content_digest};
 use crate::options::{Options, Planted};
 use crate::process::{Process, Shared};
 use programs::CELLS;
@@ -94,8 +94,9 @@ pub struct Windows {
     come: BTreeMap<u32, Vec<u8>>,
     sends: BTreeSet<u32>,
     next_token: u32,
-    /// Of each stream: how many messages the machine has got.
-    given: BTreeMap<Stream, u64>,
+    /// How many messages the machine has got. (Of each window: a stream goes on in the next one
+    /// with its number, and what is for that need not wait for a payload that is for this.)
+    given: BTreeMap<Source, u64>,
     /// The communicator of each window, by its place in the script.
     comms: BTreeMap<ContextId, usize>,
     /// A record is followed, or was until its end.
@@ -133,8 +134,8 @@ impl Windows {
         self.of_token.len()
     }
 
-    /// How many messages of each stream the machine has got.
-    pub(crate) fn given_by_stream(&self) -> &BTreeMap<Stream, u64> {
+    /// How many messages of each window and source the machine has got.
+    pub(crate) fn given(&self) -> &BTreeMap<Source, u64> {
         &self.given
     }
 
@@ -262,8 +263,8 @@ impl Process {
         let comm = self.comm_of(shared, window);
         let sender = shared.script.comms[comm].members[from.0 as usize];
         let stream = (window.number(), sender, self.me, tag);
-        let number = self.windows().given.entry(stream).or_default();
-        let sent = shared.book.find(stream, *number);
+        let number = self.windows().given.entry(source).or_default();
+        let sent = shared.book.find_in(stream, window, *number);
         assert_eq!(sent.digest, content_digest(&message), "content of {sent:?}");
         *number += 1;
         if shared.options.planted == Some(Planted::WindowEpochsIgnored)

@@ -2,8 +2,8 @@
 //! likes, and slots that are written and read in fence and exposure epochs without races: what is
 //! found there is what a sequential run finds, and the script says it.
 
-use crate::prng::Prng;
 use rustbtl_rma::machine::LockMode;
+use rustbtl_seeds::Prng;
 use std::collections::BTreeMap;
 
 /// Cells that are put and got in passive epochs.

@@ -25,6 +25,7 @@ use crate::coordinator::job::tables::text::some_of;
 use crate::settings::Printed;
 use rustbtl_coordination::checkpoints::{Input, SchedulerState};
 use rustbtl_coordination::control::{CheckpointId, ToNode, ToRank};
+use rustbtl_coordination::determinants::ReplaysEnd;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -114,6 +115,8 @@ impl Job {
             return Err(format!("the state has format {}, not {FORMAT}", state.format));
         }
         self.failovers = state.failovers + 1;
+        // Answers to the coordinators before are none to this one.
+        self.replays_end = ReplaysEnd::new(u64::from(self.failovers) << 32);
         self.config.size = state.size.max(self.config.size);
         self.may_finish = state.may_finish;
         self.unreachable.protection_disabled = state.protection_disabled;
@@ -373,6 +376,7 @@ impl Job {
             "replicated": !self.config.is_local() || self.storage.replicated,
             "rolled_back": self.recovery.rollbacks.keys().map(|set| set.0).collect::<Vec<_>>(),
         }));
+        self.ask_whether_replays_are_over();
     }
 
     /// The coordinator before this one may not have notified this guardian.

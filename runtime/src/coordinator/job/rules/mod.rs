@@ -12,6 +12,7 @@ pub(crate) mod output_relay;
 pub(crate) mod placement;
 pub(crate) mod rank_ends;
 pub(crate) mod recovery_notice;
+pub(crate) mod replays_end;
 pub(crate) mod replication;
 pub(crate) mod rollback;
 pub(crate) mod rollback_all;

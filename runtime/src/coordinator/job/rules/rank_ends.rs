@@ -63,6 +63,7 @@ impl Job {
             open.into_iter().for_each(|checkpoint| self.problem(checkpoint, end.to_owned()));
         }
         self.input(now, Input::RankFailed { rank: id });
+        self.replays_end_without(id);
         if !finishing {
             self.finish(id);
         }

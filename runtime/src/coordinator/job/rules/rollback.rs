@@ -252,6 +252,7 @@ impl Job {
         let (checkpoint, incarnation) = (rollback.checkpoint, rollback.incarnation);
         self.recovery.newest_incarnations.insert(set, incarnation);
         self.recovery.rollbacks.insert(set, rollback);
+        self.replays_end.void();
         self.changed = true;
         self.log(json!({
             "event": "set_rollback", "set": set.0, "checkpoint": checkpoint.0,
@@ -513,7 +514,8 @@ impl Job {
     }
 
     /// A rank has replayed all that others have received of its lost execution, as far as it knows.
-    /// What it does not know shows at the next global checkpoint.
+    /// What it does not know shows when all are asked (`replays_end`), and at the next global
+    /// checkpoint.
     pub(crate) fn rank_replay_complete(&mut self, now: u64, id: PeerId) {
         self.input(now, Input::RankReplayComplete { rank: id });
         let set = self.ranks.get(&id).and_then(|rank| rank.set);
@@ -525,20 +527,7 @@ impl Job {
         if let Some(set) = self.done(id, Phase::Replaying) {
             self.set_replay_complete(now, set);
         } else if self.recovery.rollbacks.is_empty() {
-            // Another coordinator may have known of the replay, and ended before it said this.
-            self.send_replays_over(&[id]);
-        }
-    }
-
-    /// For the one-sided operations that they have put off.
-    fn send_replays_over(&mut self, ranks: &[PeerId]) {
-        for &id in ranks {
-            let Some(incarnation) = self.ranks.get(&id).map(|rank| rank.incarnation) else {
-                continue;
-            };
-            if incarnation > Incarnation(0) {
-                self.send(id, ToRank::ReplaysOver { incarnation });
-            }
+            self.believes_to_be_through(id);
         }
     }
 
@@ -552,8 +541,7 @@ impl Job {
         }
         self.input(now, Input::ReplayComplete { set });
         if self.recovery.rollbacks.is_empty() {
-            let all: Vec<PeerId> = self.ranks.keys().copied().collect();
-            self.send_replays_over(&all);
+            self.ask_whether_replays_are_over();
             self.sample_waiting_again(now);
         }
     }

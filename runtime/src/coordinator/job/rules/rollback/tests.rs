@@ -266,30 +266,6 @@ fn a_user_who_wants_no_notices_gets_none() {
     assert!(world.notices().is_empty() && world.events("replay_completed").len() == 1);
 }
 
-/// For operations on windows that they have put off (docs/adr/0037).
-#[test]
-fn restarted_ranks_are_told_when_all_replays_are_over() {
-    let mut world = World::with_checkpoint_of([0, 1, 2]);
-    let over = |world: &World, rank: u32| -> Vec<u16> {
-        let call = |message: &ToNode| match message {
-            ToNode::Rank { message: ToRank::ReplaysOver { incarnation }, .. } => {
-                Some(incarnation.0)
-            }
-            _ => None,
-        };
-        world.sent(rank).into_iter().filter_map(call).collect()
-    };
-    world.fails(1, "b", 0);
-    world.hello(1, "b", 1);
-    world.rank(1, "b", FromRank::Ready {});
-    assert_eq!(over(&world, 1), [] as [u16; 0], "it replays");
-    world.rank(1, "b", FromRank::ReplayComplete {});
-    assert_eq!((over(&world, 1), over(&world, 0)), (vec![1], vec![]));
-    // It says so again: to another coordinator, as a rule.
-    world.rank(1, "b", FromRank::ReplayComplete {});
-    assert_eq!(over(&world, 1), [1, 1]);
-}
-
 #[test]
 fn a_set_that_is_the_whole_job_is_rolled_back_whatever_it_did() {
     let mut world = World::with_checkpoint_of([0, 0, 0]);
