@@ -105,6 +105,18 @@ impl Process {
         self.progress_windows(shared);
     }
 
+    /// The same of a call about a window: what it issues may share a message with what was issued
+    /// before.
+    fn begin_window_call(&mut self, shared: &mut Shared, call: &Call) {
+        let may_share = call.is_access() || call.synchronizes() || call.locks_later();
+        if !may_share {
+            return self.begin_call(shared);
+        }
+        self.program.calls.in_call = true;
+        self.windows().rma.action_on_window();
+        self.progress_windows(shared);
+    }
+
     /// Rule 3: may nothing be complete for the program?
     pub(crate) fn holds(&self, shared: &Shared) -> bool {
         shared.options.windows && self.host.memory.windows.holds()
@@ -138,8 +150,11 @@ impl Process {
         let name = shared.script.comms[comm].context;
         if !self.program.calls.in_call {
             self.before_action(shared, false);
-            self.begin_call(shared);
+            self.begin_window_call(shared, call);
             self.issue(shared, (window, comm), name, call);
+            if call.synchronizes() {
+                self.windows().rma.send_batches();
+            }
             self.progress_windows(shared);
         } else {
             self.progress_windows(shared);

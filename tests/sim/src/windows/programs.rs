@@ -112,6 +112,47 @@ pub enum Call {
     },
 }
 
+impl Call {
+    /// Does it do no more than to issue operations?
+    pub fn is_access(&self) -> bool {
+        matches!(
+            self,
+            Self::PutCell { .. }
+                | Self::PutNext { .. }
+                | Self::AddCell { .. }
+                | Self::PutSlot { .. }
+                | Self::Sum { .. }
+                | Self::GetCell { .. }
+                | Self::FetchAdd { .. }
+                | Self::CompareAndSwap { .. }
+                | Self::GetSlot { .. }
+        )
+    }
+
+    /// Does it ask for a lock without waiting for it?
+    pub fn locks_later(&self) -> bool {
+        let mode = match self {
+            Self::Lock { mode, .. } | Self::LockAll(mode) => *mode,
+            _ => return false,
+        };
+        mode != LockMode::Granted
+    }
+
+    /// Does the program wait in it for what it has issued?
+    pub fn synchronizes(&self) -> bool {
+        matches!(
+            self,
+            Self::Fence { .. }
+                | Self::Complete
+                | Self::Unlock { .. }
+                | Self::UnlockAll
+                | Self::Flush { .. }
+                | Self::FlushLocal { .. }
+                | Self::FlushAll
+        )
+    }
+}
+
 /// Values of a slot.
 pub fn values(value: u64) -> Vec<u64> {
     let mut prng = Prng::new(value);
