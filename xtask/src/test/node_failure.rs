@@ -88,7 +88,7 @@ const BY_CHANCE: [(Shape, [&str; 2]); 2] = [
     ((3, 2), ["--kill-node-after-checkpoint", "1@1"]),
     ((2, 3), ["--kill-rank-after-checkpoint", "4@1"]),
 ];
-const UPDATED: u64 = 30;
+const UPDATED: u64 = 15;
 
 /// The same for one whose intercommunicators get the same context id again: each of the two groups
 /// loses a rank that leads it.

@@ -152,7 +152,7 @@ impl Process {
             self.before_action(shared, false);
             self.begin_window_call(shared, call);
             self.issue(shared, (window, comm), name, call);
-            if call.synchronizes() {
+            if call.synchronizes() || !shared.options.windows_share {
                 self.windows().rma.send_batches();
             }
             self.progress_windows(shared);
