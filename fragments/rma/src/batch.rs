@@ -100,11 +100,9 @@ impl BatchQueue {
 
     /// Operations that are not applied, in order.
     pub(crate) fn operations(&self) -> impl Iterator<Item = Result<Operation<'_>, Malformed>> {
-        let begin = |number| if number == 0 { self.at } else { 0 };
-        let rest = move |(number, message): (usize, &'_ Vec<u8>)| begin(number)..message.len();
-        self.messages.iter().enumerate().flat_map(move |(number, message)| {
-            let rest = rest((number, message));
-            operations(&message[rest])
+        self.messages.iter().enumerate().flat_map(|(number, message)| {
+            let begin = if number == 0 { self.at } else { 0 };
+            operations(&message[begin..])
         })
     }
 }

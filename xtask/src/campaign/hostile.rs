@@ -291,9 +291,10 @@ mod tests {
 
     #[test]
     fn plans_are_repeatable_and_are_options_that_a_cluster_takes() {
-        for run in 0..300 {
-            let plan = Plan::draw(Programs::All, 3, run);
-            assert_eq!(plan.faults, Plan::draw(Programs::All, 3, run).faults);
+        for run in 0..600 {
+            let programs = if run < 300 { Programs::All } else { Programs::OneSided };
+            let plan = Plan::draw(programs, 3, run % 300);
+            assert_eq!(plan.faults, Plan::draw(programs, 3, run % 300).faults);
             let (nodes, ppn) = (plan.shape.0.to_string(), plan.shape.1.to_string());
             let place = ["cluster", "--nodes", &nodes, "--ppn", &ppn];
             let faults = plan.faults.iter().map(String::as_str);
@@ -304,8 +305,9 @@ mod tests {
 
     #[test]
     fn every_kind_of_fault_is_drawn() {
-        let all: Vec<Plan> = (0..300).map(|run| Plan::draw(Programs::OneSided, 3, run)).collect();
-        let words: Vec<String> = all.iter().map(Plan::words).collect();
+        let of = |programs| (0..300).map(move |run| Plan::draw(programs, 3, run).words());
+        let words =
+            [Programs::All, Programs::OneSided].map(|of_all| of(of_all).collect::<Vec<_>>());
         for kind in [
             "mpirun",
             "coordinator",
@@ -323,7 +325,9 @@ mod tests {
             "folder of 1m",
             "no shared",
         ] {
-            assert!(words.iter().any(|words| words.contains(kind)), "{kind}");
+            for words in &words {
+                assert!(words.iter().any(|words| words.contains(kind)), "{kind}");
+            }
         }
     }
 }

@@ -85,10 +85,7 @@ impl Rma {
         for target in confirm {
             self.send(window, target, epoch, Action::Flush, Some(Awaited::Done))?;
         }
-        let open = self.batches.iter().filter(|open| open.0 == window);
-        for target in open.map(|open| open.1).collect::<Vec<_>>() {
-            self.send_batch(window, target);
-        }
+        self.send_batches();
         Ok(FenceStep::Count(counts))
     }
 
