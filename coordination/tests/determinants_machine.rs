@@ -59,11 +59,19 @@ fn determinant() -> impl Strategy<Value = Determinant> {
             TimeReading { call, calls, seconds }
         )),
         readings().prop_map(|those| Determinant::Readings(Box::new(those))),
-        (any::<[u32; 2]>(), 1u64.., any::<u64>()).prop_map(|([window, source], count, tick)| {
-            let (window, source) = (ContextId(window), CommRank(source));
-            Determinant::Applied(AppliedRun { window, source, count, tick })
+        applied_run().prop_map(Determinant::Applied),
+        prop::collection::vec((any::<u32>(), any::<u64>(), applied_run()), 1..8).prop_map(|runs| {
+            let direct = |(target, first, run)| DirectRun { target: PeerId(target), first, run };
+            Determinant::AppliedGroup(runs.into_iter().map(direct).collect())
         }),
     ]
+}
+
+fn applied_run() -> impl Strategy<Value = AppliedRun> {
+    (any::<[u32; 2]>(), 1u64.., any::<u64>()).prop_map(|([window, source], count, tick)| {
+        let (window, source) = (ContextId(window), CommRank(source));
+        AppliedRun { window, source, count, tick }
+    })
 }
 
 fn readings() -> impl Strategy<Value = Readings> {
@@ -174,6 +182,13 @@ fn the_format_is_fixed() {
     encode(&Determinant::Applied(run), &mut bytes);
     assert_eq!(bytes, [11, 0x83, 0x80, 4, 2, 0xAC, 2, 9], "operations on a window");
     assert_eq!(decode(&mut &[11u8, 3, 2, 0, 9][..]), Err(CodecError::Range), "no operation");
+    bytes.clear();
+    let direct = DirectRun { target: PeerId(5), first: 200, run };
+    encode(&Determinant::AppliedGroup(vec![direct]), &mut bytes);
+    let golden = [12, 1, 5, 0xC8, 1, 0x83, 0x80, 4, 2, 0xAC, 2, 9];
+    assert_eq!(bytes, golden, "direct operations on windows");
+    assert_eq!(decode(&mut &[12u8, 0][..]), Err(CodecError::Short), "of nobody");
+    assert_eq!(decode(&mut &[12u8, 0xFF, 0x7F, 5][..]), Err(CodecError::Short));
     assert_eq!(decode(&mut &[9u8, 3, 4, 0xC8][..]), Err(CodecError::Short));
     assert_eq!(decode(&mut &[99u8, 0][..]), Err(CodecError::Kind(99)));
     assert_eq!(decode(&mut &[4u8, 3, 4, 200, 1][..]), Err(CodecError::Short));
@@ -195,12 +210,31 @@ fn operations_on_windows_are_numbered_and_given_back() {
     assert_eq!(kept.iter().map(|one| one.number).collect::<Vec<_>>(), [0, 1, 2]);
     let mut again = ReplayDecisions::default();
     again.restored(&kept).unwrap();
-    assert_eq!(again.take_applied(), [run(1, 5), run(2, 0)]);
+    assert_eq!(again.take_applied(), [run(1, 5), run(2, 0)].map(PastRun::Own));
     assert_eq!(again.take_applied(), []);
     assert_eq!(again.clock(), 3);
     assert_eq!(again.decide(test_of(1)), Ok(ReplayDecision::Await(Outcome::Done)));
     let lost = ReplayDecisions::default().restored(&kept[1..]);
     assert_eq!(lost.err(), Some(0), "one of them is lost");
+    // Of direct accesses others have recorded some; those have no number here.
+    let direct = |first| DirectRun { target: PeerId(4), first, run: run(1, 6) };
+    let mut decisions = ReplayDecisions::default();
+    decisions.applied(run(1, 5));
+    decisions.applied_directly(vec![direct(2), direct(4)]);
+    decisions.applied_directly(Vec::new());
+    let mut kept = recorded(&mut decisions);
+    assert_eq!(kept.len(), 2);
+    let determinant = Determinant::AppliedGroup(vec![direct(6)]);
+    kept.insert(1, Numbered { number: OF_ANOTHER, determinant });
+    let mut again = ReplayDecisions::default();
+    again.restored(&kept).unwrap();
+    let expected = [
+        PastRun::Own(run(1, 5)),
+        PastRun::Direct(direct(6)),
+        PastRun::Direct(direct(2)),
+        PastRun::Direct(direct(4)),
+    ];
+    assert_eq!((&again.take_applied()[..], again.clock()), (&expected[..], 2));
 }
 
 fn test_of(requests: u32) -> NondetCall {

@@ -61,6 +61,7 @@ pub(crate) fn take(
             return FreezeOutcome::Failed(reason.into());
         }
     };
+    driver.close_windows();
     let (mut dropped, exclude) = left_out(driver);
     dropped.extend(files.iter().flat_map(Beginning::descriptors));
     let record = files.as_ref().map(Beginning::record);

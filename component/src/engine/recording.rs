@@ -19,6 +19,8 @@ use crate::determinants::set_order::{
 };
 use crate::engine::driver_state::Driver;
 use crate::engine::host::EngineHost;
+use crate::engine::transport_set::TransportSet;
+use crate::engine::windows::neighbours::Neighbours;
 use crate::ffi::table::ANY;
 use crate::sync::checkpoint_signals;
 use crate::sync::checkpoint_signals::report_divergence;
@@ -39,7 +41,49 @@ const DATES_ROOM: usize = 1024;
 pub(crate) const READINGS_ROOM: usize = 4096;
 
 /// No rollback takes longer; if none comes the job ends.
-const ROLLBACK_MAX: Duration = Duration::from_secs(600);
+pub(crate) const ROLLBACK_MAX: Duration = Duration::from_secs(600);
+
+/// Count what was recorded and put it into the outbox; what neighbours have done to windows first,
+/// as all else may depend on it (`rustbtl_rma::direct`, D2).
+pub(crate) fn flush(
+    state: &mut RecorderState,
+    transports: &TransportSet,
+    own: PeerId,
+    neighbours: Option<&Neighbours>,
+) {
+    let group = neighbours.and_then(|neighbours| Some((neighbours, neighbours.group(transports)?)));
+    let mut locked = None;
+    if let Some((neighbours, group)) = group.filter(|(_, group)| group.is_open()) {
+        let taken = locked.insert(group.lock(crate::os::yield_now)).take();
+        if state.on {
+            state.decisions.applied_directly(neighbours.named(taken));
+        }
+    }
+    let RecorderState { decisions, place, base, journal, carries, entry, .. } = state;
+    let Some(order) = order(place, *base, transports) else { return };
+    let Some(first) = decisions.take_recorded() else { return };
+    let mut outbox = outbox();
+    let ring = outbox.is_empty();
+    let mut next = Some(first);
+    while let Some(numbered) = next {
+        let at = order.next();
+        if *carries {
+            entry.clear();
+            piggyback::append(entry, own, &numbered);
+            order.write(at, Entry::Own(entry));
+        }
+        put(&mut outbox, at, &numbered);
+        if let Some(journal) = journal {
+            journal.add(&numbered);
+        }
+        next = decisions.take_recorded();
+    }
+    drop(outbox);
+    drop(locked);
+    if ring {
+        flush_soon();
+    }
+}
 
 impl EngineHost {
     /// Local index of the first of these ranks, if all of them share the memory of this node.
@@ -136,30 +180,7 @@ impl EngineHost {
     /// Count what was recorded and put it into the outbox, before anything that depends on it.
     pub(crate) fn flush_recorded(&mut self) {
         let own = PeerId(self.peers.rank());
-        let RecorderState { decisions, place, base, journal, carries, entry, .. } =
-            &mut self.record;
-        let Some(order) = order(place, *base, &self.transports) else { return };
-        let Some(first) = decisions.take_recorded() else { return };
-        let mut outbox = outbox();
-        let ring = outbox.is_empty();
-        let mut next = Some(first);
-        while let Some(numbered) = next {
-            let at = order.next();
-            if *carries {
-                entry.clear();
-                piggyback::append(entry, own, &numbered);
-                order.write(at, Entry::Own(entry));
-            }
-            put(&mut outbox, at, &numbered);
-            if let Some(journal) = journal {
-                journal.add(&numbered);
-            }
-            next = decisions.take_recorded();
-        }
-        drop(outbox);
-        if ring {
-            flush_soon();
-        }
+        flush(&mut self.record, &self.transports, own, self.windows.neighbours.as_ref());
     }
 
     fn diverged(&self, divergence: &Divergence) -> ! {
@@ -200,7 +221,13 @@ impl Driver {
     #[cold]
     #[inline(never)]
     pub fn act_on_window(&mut self) {
-        self.record_before(ANY);
+        if let Err(divergence) = self.host.record.decisions.before_action() {
+            self.host.diverged(&divergence);
+        }
+        // What is done to neighbours is gathered.
+        if self.host.record.decisions.recorded_pending() > 0 {
+            self.host.flush_recorded();
+        }
         self.count_access();
         self.update_slow_path();
     }
@@ -236,6 +263,9 @@ impl Driver {
 
     /// The answer to a question; None: it found nothing.
     pub fn record_outcome(&mut self, question: NondetCall, outcome: Option<Outcome>) {
+        if outcome.is_none() {
+            self.host.polls();
+        }
         self.count_action(ANY);
         let decisions = &mut self.host.record.decisions;
         match outcome {
@@ -325,6 +355,7 @@ impl Driver {
         self.host.record.decisions.reserve(DATES_ROOM, READINGS_ROOM);
         let applied = self.host.record.decisions.take_applied();
         self.replay_windows(applied);
+        self.reopen_windows();
         if !kept.is_empty() || self.engine.is_replaying() {
             self.engine.begin_replay(&mut self.host, &forced);
         }

@@ -2,10 +2,10 @@
 //!
 //! Typical sizes: a match 8 bytes, a successful test 3, a run of failed ones 13, a time 9,
 //! a date 9; readings of clocks 10 and two or three for each; one-sided operations 6 to 13 for each
-//! change of origin or tick.
+//! change of origin or tick, direct ones some 5 more.
 
 use super::clock_readings;
-use super::{AppliedRun, CallKind, Determinant, NondetCall, Outcome, TimeReading};
+use super::{AppliedRun, CallKind, Determinant, DirectRun, NondetCall, Outcome, TimeReading};
 use core::fmt;
 use rustbtl_fragments::ids::{CommRank, ContextId, MessageName, MessageSeq, PeerId, ReceiveName};
 use rustbtl_fragments::little_endian::LittleEndian;
@@ -21,6 +21,7 @@ const FOUND_TIME: u8 = 8;
 const DATE: u8 = 9;
 const READINGS: u8 = 10;
 const APPLIED: u8 = 11;
+const APPLIED_GROUP: u8 = 12;
 
 /// Bytes that are no determinant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,12 +134,34 @@ pub fn encode(determinant: &Determinant, out: &mut Vec<u8>) {
             out.push(READINGS);
             clock_readings::encode(readings, out);
         }
-        Determinant::Applied(AppliedRun { window, source, count, tick }) => {
+        Determinant::Applied(run) => {
             out.push(APPLIED);
-            let numbers = [window.0.into(), source.0.into(), *count, *tick];
-            numbers.into_iter().for_each(|number| put(out, number));
+            put_run(out, run);
+        }
+        Determinant::AppliedGroup(runs) => {
+            out.push(APPLIED_GROUP);
+            put(out, runs.len() as u64);
+            for DirectRun { target, first, run } in runs {
+                put(out, target.0.into());
+                put(out, *first);
+                put_run(out, run);
+            }
         }
     }
+}
+
+fn put_run(out: &mut Vec<u8>, AppliedRun { window, source, count, tick }: &AppliedRun) {
+    let numbers = [window.0.into(), source.0.into(), *count, *tick];
+    numbers.into_iter().for_each(|number| put(out, number));
+}
+
+fn take_run(from: &mut &[u8]) -> Result<AppliedRun, CodecError> {
+    let (window, source) = (ContextId(take_u32(from)?), CommRank(take_u32(from)?));
+    let (count, tick) = (take(from)?, take(from)?);
+    if count == 0 {
+        return Err(CodecError::Range);
+    }
+    Ok(AppliedRun { window, source, count, tick })
 }
 
 fn encode_found(call: &NondetCall, outcome: &Outcome, out: &mut Vec<u8>) {
@@ -193,13 +216,18 @@ pub fn decode(from: &mut &[u8]) -> Result<Determinant, CodecError> {
             Determinant::ProgramTime(TimeReading { call, calls, seconds })
         }
         READINGS => Determinant::Readings(Box::new(clock_readings::decode(from)?)),
-        APPLIED => {
-            let (window, source) = (ContextId(take_u32(from)?), CommRank(take_u32(from)?));
-            let (count, tick) = (take(from)?, take(from)?);
-            if count == 0 {
-                return Err(CodecError::Range);
+        APPLIED => Determinant::Applied(take_run(from)?),
+        APPLIED_GROUP => {
+            let count = take(from)?;
+            // Each takes more than a byte: so much memory, and no more, may be asked for.
+            if count == 0 || count > from.len() as u64 {
+                return Err(CodecError::Short);
             }
-            Determinant::Applied(AppliedRun { window, source, count, tick })
+            let run = |_| {
+                let (target, first) = (PeerId(take_u32(from)?), take(from)?);
+                Ok(DirectRun { target, first, run: take_run(from)? })
+            };
+            Determinant::AppliedGroup((0..count).map(run).collect::<Result<_, _>>()?)
         }
         _ => {
             let call = match kind {

@@ -38,13 +38,13 @@ pub use log::{BatchAck, DeterminantBatch, DeterminantLog, DeterminantRecord, Rep
 pub use piggyback::Piggybacked;
 pub use program_time::{ProgramTime, TimeReading};
 pub use random_stream::RandomStream;
-pub use replay_decisions::{Divergence, Numbered, ReplayDecision, ReplayDecisions};
+pub use replay_decisions::{Divergence, Numbered, OF_ANOTHER, ReplayDecision, ReplayDecisions};
 pub use replays_end::{ReplayQuestion, ReplayStep, ReplaysEnd};
 pub use replica::{BatchRefused, DeterminantReplica, choose_history};
 pub use set_order::SetOrder;
 
 use core::fmt;
-use rustbtl_fragments::ids::{CommRank, ContextId, MessageName, ReceiveName};
+use rustbtl_fragments::ids::{CommRank, ContextId, MessageName, PeerId, ReceiveName};
 
 /// Which kind of nondeterministic call was made.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -178,6 +178,29 @@ pub enum Determinant {
     Readings(Box<Readings>),
     /// Operations of one origin were applied to a window of this process, one after the other.
     Applied(AppliedRun),
+    /// Operations that were applied directly to windows of ranks of the set, not empty: either all
+    /// of them are known, or none.
+    AppliedGroup(Vec<DirectRun>),
+}
+
+/// Operations that ranks of a set applied themselves to a window of one of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DirectRun {
+    /// Whose window.
+    pub target: PeerId,
+    /// Operations that were applied to its windows before, since the job began.
+    pub first: u64,
+    /// What they are.
+    pub run: AppliedRun,
+}
+
+/// What was applied to the windows of a rank before it failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PastRun {
+    /// By itself, since its checkpoint.
+    Own(AppliedRun),
+    /// Directly; perhaps before that.
+    Direct(DirectRun),
 }
 
 /// One-sided operations of one origin in a row: `fragments/rma` says what it is for.

@@ -15,7 +15,9 @@
 //! * D5 What was read from clocks is recorded before the next match, run and outcome: the program's
 //!   calls may depend on it, so none of them is ever known without it.
 
-use super::{AppliedRun, CallKind, Determinant, NondetCall, Outcome, ProgramTime, mix};
+use super::{
+    AppliedRun, CallKind, Determinant, DirectRun, NondetCall, Outcome, PastRun, ProgramTime, mix,
+};
 use super::{CLOCKS, ClockReadings, Readings, Ticks};
 use core::fmt;
 use rustbtl_fragments::engine::ReplayDeterminants;
@@ -84,6 +86,9 @@ impl NothingRun {
     }
 }
 
+/// In place of a number: recorded by another rank of the set.
+pub const OF_ANOTHER: u64 = u64::MAX;
+
 /// See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct ReplayDecisions {
@@ -103,7 +108,7 @@ pub struct ReplayDecisions {
     /// Readings for which there was no room in what is collected: not numbered yet, in place.
     readings: VecDeque<Readings>,
     /// Of one-sided operations, after a restore.
-    applied: Vec<AppliedRun>,
+    applied: Vec<PastRun>,
 }
 
 const _: () = assert!(CLOCKS <= u32::BITS as usize);
@@ -231,7 +236,8 @@ impl ReplayDecisions {
             Determinant::Matched { .. }
             | Determinant::ProgramTime(_)
             | Determinant::Readings(_)
-            | Determinant::Applied(_) => {
+            | Determinant::Applied(_)
+            | Determinant::AppliedGroup(_) => {
                 unreachable!("matches are the engine's, times the program's without asking")
             }
         }
@@ -344,13 +350,37 @@ impl ReplayDecisions {
         self.record(Determinant::Applied(run));
     }
 
-    /// What [`ReplayDecisions::restored`] found of one-sided operations, for who repeats them.
-    pub fn take_applied(&mut self) -> Vec<AppliedRun> {
+    /// One-sided operations were applied directly by ranks of the set. What was recorded and not
+    /// taken yet may depend on them: they come before it.
+    pub fn applied_directly(&mut self, group: Vec<DirectRun>) {
+        if group.is_empty() {
+            return;
+        }
+        self.record_readings();
+        let number = self.recorded.front().map_or(self.clock, |first| first.number);
+        self.recorded.iter_mut().for_each(|later| later.number += 1);
+        let determinant = Determinant::AppliedGroup(group);
+        self.recorded.push_front(Numbered { number, determinant });
+        self.clock += 1;
+    }
+
+    /// The same, behind what was recorded before.
+    pub fn applied_group(&mut self, group: Vec<DirectRun>) {
+        if !group.is_empty() {
+            self.record_readings();
+            self.record(Determinant::AppliedGroup(group));
+        }
+    }
+
+    /// What [`ReplayDecisions::restored`] found of one-sided operations, for who repeats them. Of
+    /// groups all that they hold.
+    pub fn take_applied(&mut self) -> Vec<PastRun> {
         core::mem::take(&mut self.applied)
     }
 
     /// The process was restored from a snapshot: these determinants of it were kept, of any
-    /// number. Gives what the engine is to force.
+    /// number; and, with number [`OF_ANOTHER`], what other ranks of its set have recorded of direct
+    /// accesses to it. Gives what the engine is to force.
     ///
     /// # Errors
     /// They do not follow the snapshot without a gap: determinants are lost.
@@ -361,6 +391,12 @@ impl ReplayDecisions {
         let (mut past, mut dates, mut readings) = (Vec::new(), Vec::new(), Vec::new());
         let mut applied = Vec::new();
         for numbered in kept.iter().filter(|numbered| numbered.number >= self.clock) {
+            if let (OF_ANOTHER, Determinant::AppliedGroup(runs)) =
+                (numbered.number, &numbered.determinant)
+            {
+                applied.extend(runs.iter().copied().map(PastRun::Direct));
+                continue;
+            }
             if numbered.number != clock {
                 return Err(clock);
             }
@@ -379,7 +415,11 @@ impl ReplayDecisions {
                     continue;
                 }
                 Determinant::Applied(run) => {
-                    applied.push(*run);
+                    applied.push(PastRun::Own(*run));
+                    continue;
+                }
+                Determinant::AppliedGroup(runs) => {
+                    applied.extend(runs.iter().copied().map(PastRun::Direct));
                     continue;
                 }
                 Determinant::Outcome { call, outcome } => match outcome {
@@ -418,6 +458,7 @@ impl fmt::Display for Determinant {
             Self::Outcome { call, outcome } => write!(f, "{call} gives {outcome:?}"),
             Self::ProgramTime(date) => write!(f, "{date:?}"),
             Self::Applied(run) => write!(f, "{run:?}"),
+            Self::AppliedGroup(runs) => write!(f, "direct accesses {runs:?}"),
             Self::Readings(readings) => {
                 let (clock, calls) = (readings.clock, readings.calls());
                 write!(f, "{calls} readings of clock {clock}")

@@ -10,6 +10,7 @@
 
 pub mod arithmetic;
 pub mod batch;
+pub mod direct;
 pub mod error;
 pub mod ids;
 pub mod layout;
@@ -20,6 +21,5 @@ mod origin;
 pub mod primitive;
 pub mod record;
 mod target;
-pub mod tickets;
 pub mod window;
 pub mod wire;

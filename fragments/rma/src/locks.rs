@@ -2,6 +2,7 @@
 //!
 //! First come, first served: a shared lock does not overtake an exclusive one that waits.
 
+use crate::direct::{EntryRef, Locked};
 use crate::ids::CommRank;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -24,10 +25,11 @@ impl LockQueue {
         self.exclusive.is_none() && (!exclusive || self.shared.is_empty())
     }
 
-    /// Is it the turn of `source`? Otherwise it waits from now on.
-    pub fn ask(&mut self, source: CommRank, exclusive: bool) -> bool {
+    /// Is it the turn of `source`? Otherwise it waits from now on. `is_free`: those who took the
+    /// lock directly leave room for it.
+    pub fn ask(&mut self, source: CommRank, exclusive: bool, is_free: bool) -> bool {
         let first = self.waiting.front().is_none_or(|&first| first == source);
-        if first && self.is_available(exclusive) {
+        if first && is_free && self.is_available(exclusive) {
             return true;
         }
         if !self.waiting.contains(&source) {
@@ -53,6 +55,12 @@ impl LockQueue {
             return true;
         }
         self.shared.remove(&source)
+    }
+
+    /// Neighbours take the lock directly only where this leaves room for it.
+    pub(crate) fn publish(&self, locked: &Locked<'_>, entry: EntryRef<'_>) {
+        let exclusive = self.exclusive.is_some();
+        locked.set_by_message(entry, exclusive, self.shared.len(), self.waiting.len());
     }
 
     /// Those that wait, in their order.
@@ -91,19 +99,19 @@ mod tests {
     fn a_shared_lock_does_not_overtake() {
         let [a, b, c, d] = [0, 1, 2, 3].map(CommRank);
         let mut lock = LockQueue::default();
-        assert!(lock.is_idle() && lock.ask(a, false));
+        assert!(lock.is_idle() && lock.ask(a, false, true));
         lock.grant(a, false);
-        assert!(!lock.ask(b, true) && !lock.ask(c, false) && !lock.ask(b, true));
+        assert!(!lock.ask(b, true, true) && !lock.ask(c, false, true) && !lock.ask(b, true, true));
         assert_eq!(lock.waiting().collect::<Vec<_>>(), [b, c]);
         assert!(lock.release(a) && !lock.release(a));
-        assert!(!lock.ask(c, false), "b waits in front");
-        assert!(lock.ask(b, true));
+        assert!(!lock.ask(c, false, true), "b waits in front");
+        assert!(lock.ask(b, true, true));
         lock.grant(b, true);
         lock.check();
-        assert!(!lock.ask(c, false) && !lock.ask(d, false));
-        assert!(lock.release(b) && lock.ask(c, false));
+        assert!(!lock.ask(c, false, true) && !lock.ask(d, false, true));
+        assert!(lock.release(b) && lock.ask(c, false, true));
         lock.grant(c, false);
-        assert!(lock.ask(d, false));
+        assert!(lock.ask(d, false, true));
         lock.grant(d, false);
         lock.check();
         assert_eq!(lock.holders().collect::<Vec<_>>(), [c, d]);

@@ -72,6 +72,9 @@ pub(crate) struct Towards {
     pub(crate) is_unconfirmed: bool,
     /// Operations that go in one message, which is not sent yet.
     pub(crate) batch: Vec<u8>,
+    /// A lock was asked for, and nothing is said when it is granted: how many replies had been
+    /// asked for by then. A later one says it.
+    pub(crate) locks_after: Option<u64>,
     /// Replies that were asked for, in order.
     pub(crate) awaited: VecDeque<Awaited>,
     /// How many replies were ever asked for.
@@ -84,6 +87,8 @@ pub(crate) struct Towards {
     pub(crate) early: VecDeque<Vec<u8>>,
     /// What the next synchronization returns.
     pub(crate) error: Option<RmaError>,
+    /// The window's entry in the target's area, if it was found.
+    pub(crate) entry: Option<usize>,
 }
 
 /// A number of a reply on the wire: from 1, 32 bits.
@@ -92,6 +97,15 @@ pub(crate) fn wire_number(count: u64) -> u32 {
 }
 
 impl Towards {
+    /// Is all that was sent applied, and known to be?
+    pub(crate) fn is_done(&self) -> bool {
+        self.batch.is_empty()
+            && self.awaited.is_empty()
+            && !self.is_unconfirmed
+            && self.of_fence == 0
+            && self.locks_after.is_none_or(|asked| self.came > asked)
+    }
+
     /// One more reply is awaited; returns its number.
     pub(crate) fn ask(&mut self, what: Awaited) -> u32 {
         self.asked += 1;

@@ -3,6 +3,7 @@
 //!
 //! Source: docs/adr/0037; the rules are in DESIGN.md ("Replay").
 
+use crate::direct::{DirectRun, GroupRun};
 use crate::ids::{CommRank, ContextId, Tick};
 use crate::wire::Malformed;
 use std::collections::VecDeque;
@@ -71,20 +72,47 @@ impl Applied {
     }
 }
 
+/// What is recorded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Recorded {
+    /// Applied by this process to its windows.
+    Own(Applied),
+    /// Applied directly, to processes of the set. One determinant.
+    Group(Vec<GroupRun>),
+}
+
+/// What is known of a process's past: of each kind of [`Recorded`] what was applied to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Past {
+    /// By itself, since its checkpoint.
+    Own(Applied),
+    /// Directly. It may have begun before the checkpoint.
+    Direct(DirectRun),
+}
+
 /// What is recorded and was not taken yet.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Recorder {
-    runs: Vec<Applied>,
+    runs: Vec<Recorded>,
 }
 
 impl Recorder {
     /// One more was applied.
     pub fn record(&mut self, window: ContextId, source: CommRank, tick: Tick) {
         match self.runs.last_mut() {
-            Some(run) if (run.window, run.source, run.tick) == (window, source, tick) => {
+            Some(Recorded::Own(run))
+                if (run.window, run.source, run.tick) == (window, source, tick) =>
+            {
                 run.count += 1;
             }
-            _ => self.runs.push(Applied { window, source, count: 1, tick }),
+            _ => self.runs.push(Recorded::Own(Applied { window, source, count: 1, tick })),
+        }
+    }
+
+    /// These were applied directly before what comes now.
+    pub fn record_group(&mut self, group: Vec<GroupRun>) {
+        if !group.is_empty() {
+            self.runs.push(Recorded::Group(group));
         }
     }
 
@@ -94,10 +122,14 @@ impl Recorder {
     }
 
     /// All of it. A run that is taken ends.
-    pub fn take(&mut self) -> Vec<Applied> {
+    pub fn take(&mut self) -> Vec<Recorded> {
         core::mem::take(&mut self.runs)
     }
 }
+
+/// Determinants are lost: what is recorded does not follow the checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IncompleteRecord;
 
 /// What is to be repeated. It is followed until the whole job has replayed: then it is dropped.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -106,14 +138,32 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Follow this record.
-    pub fn new(runs: impl IntoIterator<Item = Applied>) -> Self {
-        Self { runs: runs.into_iter().filter(|run| run.count > 0).collect() }
-    }
-
-    /// These follow.
-    pub fn extend(&mut self, runs: impl IntoIterator<Item = Applied>) {
-        self.runs.extend(runs.into_iter().filter(|run| run.count > 0));
+    /// These follow. `applied`: operations that had been applied when the checkpoint was taken.
+    /// What it covers of runs is left out (D3).
+    ///
+    /// # Errors
+    /// A part of the record is missing.
+    pub fn extend(
+        &mut self,
+        applied: u64,
+        record: impl IntoIterator<Item = Past>,
+    ) -> Result<(), IncompleteRecord> {
+        let mut place = self.runs.iter().fold(applied, |place, run| place + run.count);
+        for past in record {
+            let mut run = match past {
+                Past::Own(run) => run,
+                Past::Direct(DirectRun { first, applied }) => {
+                    let covered = place.checked_sub(first).ok_or(IncompleteRecord)?;
+                    Applied { count: applied.count.saturating_sub(covered), ..applied }
+                }
+            };
+            run.count = run.count.min(u64::MAX - place);
+            if run.count > 0 {
+                place += run.count;
+                self.runs.push_back(run);
+            }
+        }
+        Ok(())
     }
 
     /// Is all of it applied?
@@ -160,15 +210,47 @@ mod tests {
         }
         let runs =
             [applied(3, 1, 2, 5), applied(3, 2, 1, 5), applied(3, 1, 1, 5), applied(3, 1, 2, 6)];
-        assert_eq!(recorder.take(), runs);
+        assert_eq!(recorder.take(), runs.map(Recorded::Own));
         assert!(recorder.is_empty());
         recorder.record(ContextId(3), CommRank(1), Tick(6));
-        assert_eq!(recorder.take(), [applied(3, 1, 1, 6)], "a run that was taken has ended");
+        let own = |count| Recorded::Own(applied(3, 1, count, 6));
+        assert_eq!(recorder.take(), [own(1)], "a run that was taken has ended");
+        let direct = DirectRun { first: 7, applied: applied(3, 1, 2, 6) };
+        recorder.record(ContextId(3), CommRank(1), Tick(6));
+        recorder.record_group(vec![(2, direct)]);
+        recorder.record(ContextId(3), CommRank(1), Tick(6));
+        assert_eq!(recorder.take(), [own(1), Recorded::Group(vec![(2, direct)]), own(1)]);
+    }
+
+    fn replay(runs: &[Applied]) -> Replay {
+        let mut replay = Replay::default();
+        let own = runs.iter().copied().map(Past::Own);
+        replay.extend(0, own).expect("nothing is missing");
+        replay
+    }
+
+    #[test]
+    fn what_the_checkpoint_covers_of_direct_runs_is_left_out() {
+        let direct = |first, run| Past::Direct(DirectRun { first, applied: run });
+        let mut replay = Replay::default();
+        let record = [
+            direct(3, applied(3, 1, 4, 1)),
+            direct(7, applied(3, 2, 5, 2)),
+            Past::Own(applied(3, 4, 1, 2)),
+            direct(13, applied(3, 1, 2, 3)),
+        ];
+        assert_eq!(replay.extend(9, record), Ok(()));
+        let expected = [applied(3, 2, 3, 2), applied(3, 4, 1, 2), applied(3, 1, 2, 3)];
+        assert_eq!(replay.runs, expected);
+        // A later record, and one that does not follow.
+        assert_eq!(replay.extend(9, [direct(15, applied(3, 1, 1, 4))]), Ok(()));
+        let gap = [direct(17, applied(3, 1, 1, 4))];
+        assert_eq!(replay.extend(9, gap), Err(IncompleteRecord));
     }
 
     #[test]
     fn a_replay_is_behind_when_a_tick_is_reached() {
-        let mut replay = Replay::new([applied(3, 1, 2, 0), applied(3, 2, 1, 7)]);
+        let mut replay = replay(&[applied(3, 1, 2, 0), applied(3, 2, 1, 7)]);
         assert!(!replay.is_behind(Tick(6)) && replay.is_behind(Tick(7)));
         for left in [2, 1, 0] {
             assert_eq!(replay.runs.iter().map(|run| run.count).sum::<u64>(), left + 1);

@@ -174,6 +174,24 @@ impl Action<'_> {
         )
     }
 
+    /// May it change the window's memory?
+    pub fn writes(&self) -> bool {
+        match self {
+            Self::Put { .. } | Self::CompareAndSwap { .. } => true,
+            Self::Accumulate { op, .. } | Self::GetAccumulate { op, .. } => *op != Op::NoOp,
+            _ => false,
+        }
+    }
+
+    /// Does its place among others matter? That of a flush does not: it comes behind what its
+    /// origin has done before, which is in its place.
+    pub const fn is_ordered(&self, epoch: Epoch) -> bool {
+        match self {
+            Self::Flush => false,
+            _ => matches!(epoch, Epoch::Passive) || self.is_atomic(),
+        }
+    }
+
     /// Does it read or write the window?
     pub const fn is_access(&self) -> bool {
         !matches!(self, Self::Lock { .. } | Self::Unlock | Self::Flush | Self::Complete)

@@ -113,7 +113,7 @@ proptest! {
     ) {
         let mut machine = target(Flavor::Create);
         if replaying {
-            machine.begin_replay([]);
+            machine.begin_replay([]).expect("nothing is missing");
         }
         let mut memory = Fenced(vec![0; BYTES]);
         let _ = machine.on_operation(WINDOW, CommRank(1), bytes.clone());

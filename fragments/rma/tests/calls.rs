@@ -9,7 +9,7 @@ use rustbtl_rma::machine::{
 };
 use rustbtl_rma::memory::Memory;
 use rustbtl_rma::primitive::Primitive;
-use rustbtl_rma::record::Applied;
+use rustbtl_rma::record::{Applied, Past, Recorded};
 use rustbtl_rma::window::{Extent, Flavor, Setup};
 use std::collections::BTreeMap;
 
@@ -470,7 +470,8 @@ fn a_replay_applies_in_the_recorded_order_not_before_its_time_and_nothing_else()
     let mut job = Job::new(3, Flavor::Create, false);
     let run =
         |source, tick| Applied { window: WINDOW, source: rank(source), count: 1, tick: Tick(tick) };
-    job.machines[2].begin_replay([run(1, 2), run(0, 3)]);
+    let record = [run(1, 2), run(0, 3)].map(Past::Own);
+    job.machines[2].begin_replay(record).expect("nothing is missing");
     for (from, value) in [(0, 10), (1, 11)] {
         job.lock(from, 2, false, LockMode::NoCheck);
         job.put(from, 2, 0, &[value]).expect("locked");
@@ -491,14 +492,15 @@ fn a_replay_applies_in_the_recorded_order_not_before_its_time_and_nothing_else()
     assert_eq!(seen(&mut job), (10, 0, false), "not recorded: withheld");
     assert!(!job.machines[2].has_recorded() && job.machines[2].end_replay());
     assert_eq!(seen(&mut job), (10, 12, false));
-    assert_eq!(job.machines[2].take_recorded(), [run(0, 4)]);
+    assert_eq!(job.machines[2].take_recorded(), [Recorded::Own(run(0, 4))]);
 }
 
 #[test]
 fn a_record_that_does_not_fit_is_a_divergence() {
     let mut job = Job::new(2, Flavor::Create, false);
     let by_epoch = Applied { window: WINDOW, source: rank(0), count: 1, tick: Tick::BY_EPOCH };
-    job.machines[1].begin_replay([by_epoch]);
+    let record = [Past::Own(by_epoch)];
+    job.machines[1].begin_replay(record).expect("nothing is missing");
     job.lock(0, 1, false, LockMode::NoCheck);
     job.put(0, 1, 0, &[1]).expect("locked");
     let Some(Output::Send { message, .. }) = job.machines[0].poll_output() else { panic!("sent") };

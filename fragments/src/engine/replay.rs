@@ -406,6 +406,11 @@ impl<H: Host> Engine<H> {
         ContextId(self.comms[comm.0 as usize].context)
     }
 
+    /// The host's handle of a communicator (`Host::resolve`).
+    pub fn handle_of(&self, comm: CommId) -> u64 {
+        self.comms[comm.0 as usize].handle
+    }
+
     /// MPI's context id of a communicator, for the record of a probe.
     pub fn context_of(&self, comm: CommId) -> u16 {
         ContextId(self.comms[comm.0 as usize].context).number() as u16

@@ -30,7 +30,8 @@ use crate::coordinator::determinants::tables::{Fencing, SnapshotClock};
 use crate::coordinator::job::tables::text::some_of;
 use rustbtl_coordination::control::{CheckpointId, FromNode, FromRank, ToNode, ToRank};
 use rustbtl_coordination::determinants::{
-    BatchAck, DeterminantBatch, DeterminantLog, Numbered, ReplicaId, SetOrder, rank_batch,
+    BatchAck, Determinant, DeterminantBatch, DeterminantLog, Numbered, OF_ANOTHER, ReplicaId,
+    SetOrder, rank_batch,
 };
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::{Value, json};
@@ -511,8 +512,22 @@ impl Determinants {
         let mut messages = Vec::new();
         for &rank in members {
             let mut bytes = Vec::new();
-            for (_, numbered) in past.iter().filter(|(of, _)| *of == rank) {
-                rank_batch::append(&mut bytes, numbered.number, &numbered.determinant);
+            for (of, numbered) in &past {
+                match (&numbered.determinant, *of == rank) {
+                    (determinant, true) => {
+                        rank_batch::append(&mut bytes, numbered.number, determinant);
+                    }
+                    // What others have recorded of direct accesses to it, in its place.
+                    (Determinant::AppliedGroup(runs), false) => {
+                        let runs: Vec<_> =
+                            runs.iter().filter(|run| run.target == rank).copied().collect();
+                        if !runs.is_empty() {
+                            let of_rank = Determinant::AppliedGroup(runs);
+                            rank_batch::append(&mut bytes, OF_ANOTHER, &of_rank);
+                        }
+                    }
+                    _ => {}
+                }
                 if bytes.len() >= REPLAY_BYTES {
                     let bytes = core::mem::take(&mut bytes);
                     messages.push((rank, ToRank::Replay { incarnation, at, bytes }));

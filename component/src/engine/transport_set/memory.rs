@@ -2,6 +2,8 @@
 //! correlated set share within the node.
 
 use super::*;
+use crate::transports::shm::Inaccessible;
+use rustbtl_rma::direct::{SetGroup, TargetArea};
 
 /// What an image leaves out.
 impl TransportSet {
@@ -37,6 +39,17 @@ impl TransportSet {
     pub fn node_index(&self, peer: PeerId) -> Option<usize> {
         self.node.as_ref()?.index_of(peer)
     }
+
+    /// The process with this local index, if its memory may be read and written. `None`: it is not
+    /// there yet.
+    pub fn accessible(&self, index: usize) -> Option<Result<i32, Inaccessible>> {
+        self.node.as_ref()?.accessible(index)
+    }
+
+    /// How many ranks share memory with this one, itself among them.
+    pub fn node_ranks(&self) -> usize {
+        self.node.as_ref().map_or(0, |node| node.segment().layout().ranks)
+    }
 }
 
 impl SetMemory for TransportSet {
@@ -48,6 +61,14 @@ impl SetMemory for TransportSet {
     #[inline]
     fn slots(&self, rank: usize) -> Option<&Slots> {
         self.node.as_ref().map(|node| node.slots(rank))
+    }
+
+    fn window_group(&self, rank: usize) -> Option<&SetGroup> {
+        self.node.as_ref().map(|node| node.window_group(rank))
+    }
+
+    fn window_area(&self, rank: usize) -> Option<TargetArea<'_>> {
+        self.node.as_ref().map(|node| node.window_area(rank))
     }
 
     #[inline]

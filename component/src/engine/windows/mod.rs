@@ -4,15 +4,18 @@
 //! * `inbox`: messages of the engine whose receiver is the machine, in the order of their streams;
 //! * `messages`: messages that this process sends for the machine, and buffers of those that come;
 //! * `memory`: the process's memory, as the machine touches it;
+//! * `neighbours`: ranks that act on each other's windows themselves;
 //! * `progress`: one step of the machine: apply, record, send, in this order.
 
 pub mod inbox;
 pub mod memory;
 pub mod messages;
+pub mod neighbours;
 pub mod progress;
 
 use crate::engine::windows::inbox::Inbox;
 use crate::engine::windows::messages::{MESSAGE_BYTES_MAX, Stream};
+use crate::engine::windows::neighbours::Neighbours;
 use crate::ffi::operation::Op;
 use crate::ffi::table::Glue;
 use rustbtl_fragments::ids::{CommId, CommRank, ContextId};
@@ -78,6 +81,10 @@ pub struct Windows {
     pub(crate) finished: Vec<Op>,
     /// Rule 3 of the replay: C is notified of nothing.
     pub(crate) holds: bool,
+    /// Who waits for a lock here gets it when a neighbour gives it back, who says nothing.
+    pub(crate) lock_waiters: bool,
+    /// Since there are windows; `None`: there are none.
+    pub(crate) neighbours: Option<Neighbours>,
 }
 
 impl Default for Windows {
@@ -90,6 +97,8 @@ impl Default for Windows {
             results: BTreeMap::new(),
             finished: Vec::new(),
             holds: false,
+            lock_waiters: false,
+            neighbours: None,
         }
     }
 }
@@ -98,7 +107,7 @@ impl Windows {
     /// Is something here for the machine, or has it to look again?
     #[inline]
     pub fn has_news(&self) -> bool {
-        self.inbox.has_ready() || !self.finished.is_empty() || self.holds
+        self.inbox.has_ready() || !self.finished.is_empty() || self.holds || self.lock_waiters
     }
 
     /// Does somebody have to look for messages while the program computes?

@@ -1,20 +1,27 @@
 //! One step of the machine of windows: what others have sent is handed in and applied; what was
 //! applied is recorded; only then leaves what depends on it (the driver's contract, rule 2).
 
+use crate::determinants::recorder::RecorderState;
 use crate::determinants::set_order::{SLOW_PATH, WINDOWS, acts};
 use crate::engine::driver_state::Driver;
+use crate::engine::host::EngineHost;
+use crate::engine::recording::flush;
+use crate::engine::windows::Windows;
 use crate::engine::windows::memory::ProcessMemory;
 use crate::engine::windows::messages::{MessageRef, Stream, tag_of};
+use crate::engine::windows::neighbours::Neighbours;
 use crate::engine::windows::{FetchedInto, ResultBuffer};
+use crate::os::yield_now;
 use core::sync::atomic::Ordering;
-use rustbtl_coordination::determinants::AppliedRun;
+use rustbtl_coordination::determinants::{AppliedRun, DirectRun, PastRun};
 use rustbtl_fragments::engine::{Mode, SendError, SendOutcome};
 use rustbtl_fragments::host::Host;
-use rustbtl_fragments::ids::{CommRank, ContextId};
+use rustbtl_fragments::ids::{CommRank, ContextId, PeerId};
+use rustbtl_rma::direct as rma;
 use rustbtl_rma::error::RmaError;
 use rustbtl_rma::ids::{OperationId, Tick};
 use rustbtl_rma::machine::{Fault, Lane, Output};
-use rustbtl_rma::record::Applied;
+use rustbtl_rma::record::{Applied, Past, Recorded};
 
 impl Driver {
     /// The program does something of MPI: the machine counts it.
@@ -22,6 +29,7 @@ impl Driver {
     pub(crate) fn count_action(&mut self, tag: i32) {
         if SLOW_PATH.load(Ordering::Relaxed) & WINDOWS != 0 && acts(tag) {
             self.host.windows.rma.action();
+            self.host.publish_tick();
             self.hold_completions();
             if self.host.windows.rma.has_output() {
                 self.progress_windows();
@@ -32,6 +40,7 @@ impl Driver {
     /// The same of an access: what was issued before it need not be sent.
     pub(crate) fn count_access(&mut self) {
         self.host.windows.rma.action_on_window();
+        self.host.publish_tick();
         self.hold_completions();
     }
 
@@ -41,6 +50,7 @@ impl Driver {
     pub(crate) fn undo_action(&mut self, tag: i32) {
         if SLOW_PATH.load(Ordering::Relaxed) & WINDOWS != 0 && acts(tag) {
             self.host.windows.rma.undo_action();
+            self.host.publish_tick();
         }
     }
 
@@ -59,10 +69,11 @@ impl Driver {
                     self.window_fault(fault);
                 }
             }
-            if let Err(fault) = self.host.windows.rma.progress(&mut ProcessMemory) {
-                self.window_fault(fault);
+            self.apply();
+            if self.host.windows.rma.has_output() {
+                // What neighbours have done before anything leaves the set (D2).
+                self.host.flush_recorded();
             }
-            self.record_applied();
             while let Some(output) = self.host.windows.rma.poll_output() {
                 self.carry_out(output);
             }
@@ -78,6 +89,37 @@ impl Driver {
         self.host.push_now();
     }
 
+    /// Apply what can be, and count it in the set's order, under the lock of the set's group where
+    /// neighbours act on windows as well.
+    fn apply(&mut self) {
+        if !self.host.windows.rma.has_queued() {
+            self.host.windows.lock_waiters = false;
+            return;
+        }
+        let own = PeerId(self.host.peers.rank());
+        let EngineHost { windows, transports, record, .. } = &mut self.host;
+        let Windows { rma, neighbours, .. } = windows;
+        let area = neighbours.as_ref().and_then(|known| known.own_area(transports));
+        let locked = area.map(|(group, area)| (group.lock(yield_now), area));
+        let result = match &locked {
+            Some((locked, area)) => rma.progress_beside(&mut ProcessMemory, Some((locked, area))),
+            None => rma.progress(&mut ProcessMemory),
+        };
+        if result.is_ok() && rma.has_recorded() {
+            let runs = rma.take_recorded();
+            if record.is_on() {
+                record_runs(record, neighbours.as_ref(), runs);
+                // Its lock is held, and it is empty.
+                flush(record, transports, own, None);
+            }
+        }
+        drop(locked);
+        windows.lock_waiters = neighbours.is_some() && rma.has_lock_waiters();
+        if let Err(fault) = result {
+            self.window_fault(fault);
+        }
+    }
+
     /// Rule 3 of the replay.
     fn hold_completions(&mut self) {
         let holds = self.host.windows.rma.holds_completions();
@@ -91,20 +133,30 @@ impl Driver {
     }
 
     /// The process was restored from an image. `applied`: what it had applied after that.
-    pub(crate) fn replay_windows(&mut self, applied: Vec<AppliedRun>) {
+    pub(crate) fn replay_windows(&mut self, applied: Vec<PastRun>) {
+        let own = PeerId(self.host.peers.rank());
         let rma = &mut self.host.windows.rma;
-        let runs = applied.into_iter().map(|AppliedRun { window, source, count, tick }| Applied {
-            window,
-            source,
-            count,
-            tick: Tick(tick),
+        let run = |AppliedRun { window, source, count, tick }| {
+            let tick = Tick(tick);
+            Applied { window, source, count, tick }
+        };
+        let past = applied.into_iter().filter_map(|past| match past {
+            PastRun::Own(own) => Some(Past::Own(run(own))),
+            PastRun::Direct(DirectRun { target, first, run: applied }) => {
+                let direct = rma::DirectRun { first, applied: run(applied) };
+                (target == own).then_some(Past::Direct(direct))
+            }
         });
-        if self.replaying {
-            rma.resume_replay(runs);
+        let begun = if self.replaying {
+            rma.resume_replay(past)
         } else {
             // All are rolled back together: nothing of the past is left.
-            rma.begin_replay([]);
+            let begun = rma.begin_replay([]);
             rma.end_replay();
+            begun
+        };
+        if begun.is_err() {
+            self.host.replay_diverged("a part of what was done to its windows is not known");
         }
         self.hold_completions();
     }
@@ -113,25 +165,9 @@ impl Driver {
     /// not.
     pub fn end_window_replay(&mut self) -> bool {
         let ended = self.host.windows.rma.end_replay();
+        self.host.update_accepts();
         self.progress_windows();
         ended
-    }
-
-    /// Counted in the set's order before anything that depends on it is sent.
-    fn record_applied(&mut self) {
-        if !self.host.windows.rma.has_recorded() {
-            return;
-        }
-        let runs = self.host.windows.rma.take_recorded();
-        if !self.host.record.is_on() {
-            return;
-        }
-        let decisions = &mut self.host.record.decisions;
-        decisions.before_library_action();
-        for Applied { window, source, count, tick: Tick(tick) } in runs {
-            decisions.applied(AppliedRun { window, source, count, tick });
-        }
-        self.host.flush_recorded();
     }
 
     fn carry_out(&mut self, output: Output) {
@@ -208,7 +244,23 @@ impl Driver {
     }
 }
 
-impl crate::engine::host::EngineHost {
+/// As determinants.
+fn record_runs(record: &mut RecorderState, neighbours: Option<&Neighbours>, runs: Vec<Recorded>) {
+    record.decisions.before_library_action();
+    for recorded in runs {
+        match recorded {
+            Recorded::Own(Applied { window, source, count, tick: Tick(tick) }) => {
+                record.decisions.applied(AppliedRun { window, source, count, tick });
+            }
+            Recorded::Group(group) => {
+                let named = neighbours.map(|neighbours| neighbours.named(group));
+                record.decisions.applied_group(named.unwrap_or_default());
+            }
+        }
+    }
+}
+
+impl EngineHost {
     /// May C be notified of complete operations where they are complete? Not with threads, nor
     /// where somebody else than the program is inside, nor while a replay holds completions.
     pub(crate) fn set_completes_at_once(&mut self) {

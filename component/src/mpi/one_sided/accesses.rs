@@ -1,6 +1,8 @@
 //! Put, get, accumulates, compare and swap.
 
 use crate::engine::driver_state::Driver;
+use crate::engine::shared::shared;
+use crate::engine::windows::neighbours::Reach;
 use crate::engine::windows::{FetchedInto, ResultBuffer};
 use crate::ffi::operation::Op as Pending;
 use crate::ffi::table::{Access, FAILED, Operation, Row};
@@ -10,11 +12,15 @@ use rustbtl_fragments::ids::{CommRank, ContextId};
 use rustbtl_rma::arithmetic::Op;
 use rustbtl_rma::error::RmaError;
 use rustbtl_rma::layout::Layout;
+use rustbtl_rma::machine::{Kind, Nobody, Rma};
 use rustbtl_rma::primitive::Primitive;
 
 const PUT: u32 = 1;
 const GET: u32 = 2;
 const ACCUMULATE: u32 = 3;
+
+/// Polls for which a neighbour's exposure epoch is awaited before it is sent a message.
+const EXPOSURE_POLLS: u32 = 400;
 
 /// Where what is fetched goes: memory, or an operation that C keeps until it is complete.
 ///
@@ -54,7 +60,24 @@ pub unsafe extern "C" fn rustbtl_window_access(of: *const Access) -> i32 {
         Ok(layouts) => layouts,
         Err(error) => return code(Err(error)),
     };
+    await_exposure(ContextId(of.window), CommRank(of.target));
     access(|driver| code(issue(driver, of, &layouts, data, result)))
+}
+
+/// A neighbour that has not left its fence yet, or not posted, most often does so within a moment:
+/// what is done directly then need not be a message.
+fn await_exposure(window: ContextId, target: CommRank) {
+    let shared = shared();
+    let mut driver = shared.enter();
+    for _ in 0..EXPOSURE_POLLS {
+        let awaits =
+            |rma: &mut Rma, reach: &mut Reach<'_>| rma.awaits_exposure(reach, window, target);
+        if driver.idle.oversubscribed || !driver.host.beside(awaits, |_| false) {
+            break;
+        }
+        driver.poll();
+    }
+    shared.deliver(driver);
 }
 
 fn issue(
@@ -84,14 +107,17 @@ fn issue(
     for (layout, number) in layouts.iter().zip(1..) {
         let bytes = layout.packed_bytes().unwrap_or(0);
         let data = if sends { &data[first as usize..][..bytes as usize] } else { &[][..] };
-        let rma = &mut driver.host.windows.rma;
-        let fetched = match access.kind {
-            PUT => rma.put(window, target, at, layout, data).map(|()| None),
-            GET => rma.get(window, target, at, layout).map(Some),
-            ACCUMULATE => rma.accumulate(window, target, at, layout, op, data).map(|()| None),
-            _ => rma.get_accumulate(window, target, at, layout, op, data).map(Some),
-        }?;
-        if let (Some(operation), Some(mut buffer)) = (fetched, result) {
+        let kind = match access.kind {
+            PUT => Kind::Put,
+            GET => Kind::Get,
+            ACCUMULATE => Kind::Accumulate(op),
+            _ => Kind::GetAccumulate(op),
+        };
+        let operation = driver.host.beside(
+            |rma, reach| rma.access(reach, window, target, at, layout, kind, data),
+            |rma| rma.access(&mut Nobody, window, target, at, layout, kind, data),
+        )?;
+        if let Some(mut buffer) = result {
             if let ResultBuffer::Operation { is_last, .. } = &mut buffer {
                 *is_last = number == layouts.len();
             }
@@ -99,6 +125,7 @@ fn issue(
         }
         first += bytes;
     }
+    driver.host.look_for_races();
     if let Some(ResultBuffer::Operation { .. }) = result {
         // The program may wait for it alone.
         driver.host.windows.rma.send_batch(window, target);
@@ -129,8 +156,11 @@ pub unsafe extern "C" fn rustbtl_window_compare_and_swap(
     let new = unsafe { core::slice::from_raw_parts(new, primitive.size()) };
     let (window, target) = (ContextId(window), CommRank(target));
     access(|driver| {
-        let rma = &mut driver.host.windows.rma;
-        let issued = rma.compare_and_swap(window, target, displacement, primitive, compare, new);
+        let place = (window, target, displacement);
+        let issued = driver.host.beside(
+            |rma, reach| rma.compare_and_swap_beside(reach, place, primitive, compare, new),
+            |rma| rma.compare_and_swap(window, target, displacement, primitive, compare, new),
+        );
         code(issued.map(|operation| {
             let buffer = ResultBuffer::Memory(result);
             driver.host.expect_data(operation, FetchedInto { buffer, first: 0 });

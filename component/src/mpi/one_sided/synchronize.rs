@@ -3,6 +3,7 @@
 
 use crate::determinants::set_order::epoch;
 use crate::engine::driver_state::Driver;
+use crate::engine::host::EngineHost;
 use crate::engine::shared::shared;
 use crate::mpi::one_sided::{access, call, code, ranks_of, synchronize};
 use crate::progress::wait::wait_until;
@@ -25,18 +26,16 @@ fn poll(driver: &mut Driver, wait: &Wait) -> Option<Result<(), RmaError>> {
     over
 }
 
-/// Begin, then wait for the end.
+/// Begin, then wait for the end. Others are looked for once at least, whatever there is to wait
+/// for: a program that polls must not keep them waiting.
 fn wait_for(begin: impl FnOnce(&mut Rma) -> Result<Wait, RmaError>) -> i32 {
-    match synchronize(|driver| begin(&mut driver.host.windows.rma)) {
-        Err(error) => code(Err(error)),
-        Ok(wait) => code(wait_until(shared(), |driver| poll(driver, &wait))),
-    }
+    begin_polled(|host| begin(&mut host.windows.rma))
 }
 
 /// The same, where as a rule there is nothing to wait for: others are not looked for then.
-fn begin(begin: impl FnOnce(&mut Rma) -> Result<Wait, RmaError>) -> i32 {
+fn begin(begin: impl FnOnce(&mut EngineHost) -> Result<Wait, RmaError>) -> i32 {
     let begun = access(|driver| {
-        let wait = begin(&mut driver.host.windows.rma)?;
+        let wait = begin(&mut driver.host)?;
         let over = poll(driver, &wait);
         if over.is_none() {
             driver.host.windows.rma.send_batches();
@@ -47,6 +46,13 @@ fn begin(begin: impl FnOnce(&mut Rma) -> Result<Wait, RmaError>) -> i32 {
         Err(error) | Ok((Some(Err(error)), _)) => code(Err(error)),
         Ok((Some(Ok(())), _)) => 0,
         Ok((None, wait)) => code(wait_until(shared(), |driver| poll(driver, &wait))),
+    }
+}
+
+fn begin_polled(begin: impl FnOnce(&mut EngineHost) -> Result<Wait, RmaError>) -> i32 {
+    match synchronize(|driver| begin(&mut driver.host)) {
+        Err(error) => code(Err(error)),
+        Ok(wait) => code(wait_until(shared(), |driver| poll(driver, &wait))),
     }
 }
 
@@ -67,7 +73,13 @@ pub unsafe extern "C" fn rustbtl_window_fence(
     counts: *mut u64,
 ) -> i32 {
     let assert = fence_assert(no_precede, no_succeed);
-    match synchronize(|driver| driver.host.windows.rma.fence(ContextId(window), assert)) {
+    let window = ContextId(window);
+    let begun = synchronize(|driver| {
+        let step = driver.host.windows.rma.fence(window, assert);
+        driver.host.publish_exposure(window);
+        step
+    });
+    match begun {
         Err(error) => code(Err(error)),
         Ok(FenceStep::Over) => 0,
         Ok(FenceStep::Count(own)) => {
@@ -87,7 +99,19 @@ pub extern "C" fn rustbtl_window_fence_counted(
     expected: u64,
 ) -> i32 {
     let assert = fence_assert(no_precede, no_succeed);
-    wait_for(|rma| rma.fence_counted(ContextId(window), expected, assert))
+    let window = ContextId(window);
+    let begun =
+        synchronize(|driver| driver.host.windows.rma.fence_counted(window, expected, assert));
+    match begun {
+        Err(error) => code(Err(error)),
+        Ok(wait) => code(wait_until(shared(), |driver| {
+            let over = poll(driver, &wait);
+            if over.is_some() {
+                driver.host.publish_exposure(window);
+            }
+            over
+        })),
+    }
 }
 
 /// MPI_Win_post.
@@ -98,7 +122,12 @@ pub extern "C" fn rustbtl_window_fence_counted(
 pub unsafe extern "C" fn rustbtl_window_post(window: u32, ranks: *const u32, count: u32) -> i32 {
     // SAFETY: the caller's promise.
     let origins = unsafe { ranks_of(ranks, count) };
-    call(|driver| code(driver.host.windows.rma.post(ContextId(window), &origins)))
+    let window = ContextId(window);
+    call(|driver| {
+        let posted = driver.host.windows.rma.post(window, &origins);
+        driver.host.publish_exposure(window);
+        code(posted)
+    })
 }
 
 /// MPI_Win_start.
@@ -197,7 +226,13 @@ pub extern "C" fn rustbtl_window_lock(
     granted: i32,
 ) -> i32 {
     let mode = lock_mode(no_check, granted);
-    begin(|rma| rma.lock(ContextId(window), CommRank(target), exclusive != 0, mode))
+    let (window, target, exclusive) = (ContextId(window), CommRank(target), exclusive != 0);
+    begin(|host| {
+        host.beside(
+            |rma, reach| rma.lock_beside(reach, window, target, exclusive, mode),
+            |rma| rma.lock(window, target, exclusive, mode),
+        )
+    })
 }
 
 fn lock_mode(no_check: i32, granted: i32) -> LockMode {
@@ -211,19 +246,29 @@ fn lock_mode(no_check: i32, granted: i32) -> LockMode {
 /// MPI_Win_unlock.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_window_unlock(window: u32, target: u32) -> i32 {
-    wait_for(|rma| rma.unlock(ContextId(window), CommRank(target)))
+    let (window, target) = (ContextId(window), CommRank(target));
+    begin_polled(|host| {
+        host.beside(
+            |rma, reach| rma.unlock_beside(reach, window, target),
+            |rma| rma.unlock(window, target),
+        )
+    })
 }
 
 /// MPI_Win_lock_all.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_window_lock_all(window: u32, no_check: i32, granted: i32) -> i32 {
-    begin(|rma| rma.lock_all(ContextId(window), lock_mode(no_check, granted)))
+    let mode = lock_mode(no_check, granted);
+    begin(|host| host.windows.rma.lock_all(ContextId(window), mode))
 }
 
 /// MPI_Win_unlock_all.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_window_unlock_all(window: u32) -> i32 {
-    wait_for(|rma| rma.unlock_all(ContextId(window)))
+    let window = ContextId(window);
+    begin_polled(|host| {
+        host.beside(|rma, reach| rma.unlock_all_beside(reach, window), |rma| rma.unlock_all(window))
+    })
 }
 
 fn target_of(target: i32) -> Option<CommRank> {
@@ -246,6 +291,7 @@ pub extern "C" fn rustbtl_window_flush_local(window: u32, target: i32) -> i32 {
 /// before.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_window_sync(window: u32) -> i32 {
+    shared().enter().host.polls();
     let result = call(|driver| driver.host.windows.rma.sync(ContextId(window)));
     wait_until(shared(), |driver| {
         driver.progress_windows();

@@ -46,6 +46,7 @@ pub unsafe extern "C" fn rustbtl_window_make(setup: *const WindowSetup, window: 
             driver.host.windows.served.insert(name);
             detached_sends::update(&driver);
         }
+        driver.publish_window(name, setup.size);
         SLOW_PATH.store(SLOW_PATH.load(Ordering::Relaxed) | WINDOWS, Ordering::Relaxed);
     }
     driver.progress_windows();
@@ -70,6 +71,7 @@ pub extern "C" fn rustbtl_window_free(window: u32) -> i32 {
     let window = ContextId(window);
     call(|driver| {
         driver.progress_windows();
+        driver.withdraw_window(window);
         let result = driver.host.windows.rma.free(window);
         if result.is_ok() {
             driver.host.windows.comms.remove(&window);

@@ -10,6 +10,7 @@ pub use crate::transports::set_memory::set_counters::SetCounters;
 pub use crate::transports::set_memory::slots::{Entry, SLOTS, SlotRead, Slots};
 
 use core::sync::atomic::AtomicU64;
+use rustbtl_rma::direct::{SetGroup, TargetArea};
 
 /// Who has such memory. `rank`: local index of the first rank of the set.
 pub trait SetMemory {
@@ -18,6 +19,12 @@ pub trait SetMemory {
 
     /// The determinants of the set's order that are not stable.
     fn slots(&self, rank: usize) -> Option<&Slots>;
+
+    /// What the ranks of a set have done to each other's windows.
+    fn window_group(&self, rank: usize) -> Option<&SetGroup>;
+
+    /// What a rank shares so that those of its set act on its windows.
+    fn window_area(&self, rank: usize) -> Option<TargetArea<'_>>;
 
     /// Where the set counts who has reached which phase of a checkpoint.
     fn set_counters(&self, rank: usize) -> Option<&SetCounters>;

@@ -103,6 +103,21 @@ fn permitted(segment: &Segment, access: &mut Access, from: usize) -> bool {
     *access == Access::Permitted
 }
 
+/// The system does not let us access a process's memory, or single copies are switched off.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Inaccessible;
+
+/// Whose memory it is, if it may be accessed. `None`: the process is not there yet.
+pub(super) fn accessible(segment: &Segment, from: usize) -> Option<Result<i32, Inaccessible>> {
+    let line = segment.rank(from);
+    // [state]
+    if line.state.load(Ordering::Acquire) < STATE_ATTACHED {
+        return None;
+    }
+    let may = segment.single_copy() && probe(segment, from);
+    Some(if may { Ok(line.pid.load(Ordering::Relaxed) as i32) } else { Err(Inaccessible) })
+}
+
 /// Read the word that `from` shows for this purpose: also finds a process id that means another
 /// process here (pid namespaces).
 fn probe(segment: &Segment, from: usize) -> bool {

@@ -7,17 +7,20 @@
 //! controls_at       per ordered pair: the consumer's line of the ring
 //! slots_at          per rank: what its set has recorded; pages of their own, since most ranks are
 //!                   not the first of a set
+//! window_group_at   per rank: what neighbours need to act on its windows, and of the first rank of
+//!                   a set what they have done; pages of their own
 //! rings_at          per ordered pair: the ring
 //! ```
 
 use crate::transports::set_memory::{Counts, SetCounters, Slots};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use rustbtl_ring::{Control, LINE};
+use rustbtl_rma::direct::{ENTRIES, SetGroup, TargetLine, WindowEntry};
 
 /// First word of every node segment: "rustbtl" and the format's generation.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"rustbtl\x01");
 /// Version of everything in this file and of the ring's protocol.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Processes on one node, at most.
 pub const RANKS_MAX: usize = 4096;
 /// Exported sends per rank at a time.
@@ -161,8 +164,39 @@ impl Layout {
         start.next_multiple_of(PAGE) + rank * size_of::<Slots>()
     }
 
+    /// Cells of one rank: for each entry one of each rank.
+    pub const fn window_cells(&self) -> usize {
+        ENTRIES * self.ranks
+    }
+
+    const fn window_bytes(&self) -> usize {
+        let fixed = size_of::<SetGroup>() + size_of::<TargetLine>();
+        let entries = ENTRIES * size_of::<WindowEntry>();
+        (fixed + entries + self.window_cells() * size_of::<AtomicU64>()).next_multiple_of(PAGE)
+    }
+
+    /// Offset of the `SetGroup` of the set whose first rank this is.
+    pub const fn window_group_at(&self, rank: usize) -> usize {
+        self.slots_at(self.ranks) + rank * self.window_bytes()
+    }
+
+    /// Offset of a rank's `TargetLine`.
+    pub const fn window_line_at(&self, rank: usize) -> usize {
+        self.window_group_at(rank) + size_of::<SetGroup>()
+    }
+
+    /// Offset of a rank's entries of windows.
+    pub const fn window_entries_at(&self, rank: usize) -> usize {
+        self.window_line_at(rank) + size_of::<TargetLine>()
+    }
+
+    /// Offset of their cells.
+    pub const fn window_cells_at(&self, rank: usize) -> usize {
+        self.window_entries_at(rank) + ENTRIES * size_of::<WindowEntry>()
+    }
+
     const fn rings_at(&self) -> usize {
-        self.slots_at(self.ranks)
+        self.window_group_at(self.ranks)
     }
 
     /// Number of the ring from one rank to another (never itself).
@@ -210,6 +244,10 @@ mod tests {
                 parts.push((layout.bell_at(i), LINE));
                 parts.push((layout.set_counters_at(i), LINE));
                 parts.push((layout.slots_at(i), size_of::<Slots>()));
+                parts.push((layout.window_group_at(i), size_of::<SetGroup>()));
+                parts.push((layout.window_line_at(i), LINE));
+                parts.push((layout.window_entries_at(i), ENTRIES * LINE));
+                parts.push((layout.window_cells_at(i), 8 * layout.window_cells()));
                 parts.push((layout.bitmap_at(i), 8 * layout.bitmap_words()));
                 parts.push((layout.exports_at(i), EXPORTS * size_of::<Export>()));
                 for j in (0..ranks).filter(|&j| j != i) {

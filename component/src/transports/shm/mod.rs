@@ -16,12 +16,14 @@ pub use crate::transports::shm::segment::{EAGER_BYTES_DEFAULT, Segment, SegmentO
 use crate::os::ticks;
 use crate::transports::set_memory::{Counts, SetCounters, Slots};
 use crate::transports::shm::exports::Access;
+pub use crate::transports::shm::exports::Inaccessible;
 use crate::transports::shm::layout::{STATE_ATTACHED, STATE_LEFT};
 use crate::transports::{Event, Incoming, Limits, Payload, Pulled, Sent, Transport};
 use core::sync::atomic::Ordering;
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::wire::ANNOUNCE_BYTES;
 use rustbtl_ring::{Consumer, Producer, Raw, frame_bytes_max};
+use rustbtl_rma::direct::{SetGroup, TargetArea};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 
@@ -196,6 +198,22 @@ impl Shm {
     /// Where the set counts its phases whose first rank has this local index.
     pub fn set_counters(&self, index: usize) -> &SetCounters {
         self.segment.set_counters(index)
+    }
+
+    /// What neighbours of the set have done to windows, whose first rank has this local index.
+    pub fn window_group(&self, index: usize) -> &SetGroup {
+        self.segment.window_group(index)
+    }
+
+    /// What a rank shares so that neighbours act on its windows.
+    pub fn window_area(&self, index: usize) -> TargetArea<'_> {
+        self.segment.window_area(index)
+    }
+
+    /// The process of this local index, if its memory may be read and written. `None`: it is not
+    /// there yet.
+    pub fn accessible(&self, index: usize) -> Option<Result<i32, Inaccessible>> {
+        exports::accessible(&self.segment, index)
     }
 
     /// Were the rings from these peers (ascending) empty, in whatever order one looks? A ring that

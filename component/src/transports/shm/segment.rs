@@ -9,6 +9,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use rustbtl_fragments::wire::ANNOUNCE_BYTES;
 use rustbtl_ring::{Raw, frame_bytes_max, valid_ring_bytes};
+use rustbtl_rma::direct::{ENTRIES, SetGroup, TargetArea, TargetLine, WindowEntry};
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 
@@ -238,6 +239,25 @@ impl Segment {
     pub(super) fn slots(&self, rank: usize) -> &Slots {
         // SAFETY: inside the mapping, aligned by the layout; all fields are atomics.
         unsafe { self.at::<Slots>(self.layout.slots_at(rank)).as_ref() }
+    }
+
+    pub(super) fn window_group(&self, rank: usize) -> &SetGroup {
+        // SAFETY: inside the mapping, aligned by the layout; all fields are atomics.
+        unsafe { self.at::<SetGroup>(self.layout.window_group_at(rank)).as_ref() }
+    }
+
+    pub(super) fn window_area(&self, rank: usize) -> TargetArea<'_> {
+        let line = self.at::<TargetLine>(self.layout.window_line_at(rank));
+        let entries = self.at::<WindowEntry>(self.layout.window_entries_at(rank));
+        let cells = self.at::<AtomicU64>(self.layout.window_cells_at(rank));
+        // SAFETY: inside the mapping, aligned by the layout; all fields are atomics.
+        let line = unsafe { line.as_ref() };
+        // SAFETY: the same; the layout has so many of them there.
+        let entries = unsafe { core::slice::from_raw_parts(entries.as_ptr(), ENTRIES) };
+        let count = self.layout.window_cells();
+        // SAFETY: the same.
+        let cells = unsafe { core::slice::from_raw_parts(cells.as_ptr(), count) };
+        TargetArea::new(line, entries, cells)
     }
 
     pub(super) fn bitmap(&self, rank: usize) -> &[AtomicU64] {

@@ -7,6 +7,7 @@
 use super::{Fault, Lane, Output, Rma, Window};
 use crate::arithmetic::Op;
 use crate::batch::operations;
+use crate::direct::{EntryRef, Locked, TargetArea};
 use crate::error::RmaError;
 use crate::ids::{CommRank, ContextId, Tick};
 use crate::layout::Layout;
@@ -55,6 +56,19 @@ impl Rma {
     /// # Errors
     /// A peer broke the protocol, or a replay diverges: nothing more is applied.
     pub fn progress(&mut self, memory: &mut impl Memory) -> Result<(), Fault> {
+        self.progress_beside(memory, None)
+    }
+
+    /// The same where neighbours act on the windows of this process themselves: the lock of the
+    /// set's group, and the own area. What was recorded is to be taken before the lock is released.
+    ///
+    /// # Errors
+    /// As [`Rma::progress`].
+    pub fn progress_beside(
+        &mut self,
+        memory: &mut impl Memory,
+        own: Option<(&Locked<'_>, &TargetArea<'_>)>,
+    ) -> Result<(), Fault> {
         if let Some(fault) = self.faults {
             return Err(fault);
         }
@@ -66,7 +80,7 @@ impl Rma {
                 .flat_map(|(&id, window)| window.target.queues.keys().map(move |&s| (id, s)))
                 .collect();
             for (window, source) in waiting {
-                while let Step::Applied = self.apply_next(window, source, memory)? {
+                while let Step::Applied = self.apply_next(window, source, memory, own)? {
                     moved = true;
                 }
             }
@@ -81,6 +95,7 @@ impl Rma {
         id: ContextId,
         source: CommRank,
         memory: &mut impl Memory,
+        own: Option<(&Locked<'_>, &TargetArea<'_>)>,
     ) -> Result<Step, Fault> {
         let Some(window) = self.windows.get_mut(&id) else { return Ok(Step::Waits) };
         let Some(operation) = window.target.queues.get(&source).and_then(|queue| queue.first())
@@ -91,7 +106,7 @@ impl Rma {
             return Ok(Step::Waits);
         }
         let passive = operation.epoch == Epoch::Passive;
-        let is_ordered = passive || operation.action.is_atomic();
+        let is_ordered = operation.action.is_ordered(operation.epoch);
         let mut is_forced = false;
         if let (true, Some(replay)) = (is_ordered, &self.replay) {
             // Rules 1, 2 and 4.
@@ -108,6 +123,8 @@ impl Rma {
             }
             is_forced = true;
         }
+        let area = own.map(|(_, area)| area);
+        let own = own.map(|(locked, area)| (locked, window.entry.and_then(|at| area.entry(at))));
         if let Action::Lock { exclusive, .. } = operation.action {
             if window.target.lock.is_held_by(source) {
                 self.faults = Some(Fault::LockedTwice);
@@ -115,8 +132,17 @@ impl Rma {
             }
             let granted = match is_forced {
                 true => window.target.lock.is_available(exclusive),
-                false => window.target.lock.ask(source, exclusive),
+                false => {
+                    let is_free = match own {
+                        Some((locked, Some(entry))) => locked.is_free_of_direct(entry, exclusive),
+                        _ => true,
+                    };
+                    window.target.lock.ask(source, exclusive, is_free)
+                }
             };
+            if let (false, Some((locked, Some(entry)))) = (granted, own) {
+                window.target.lock.publish(locked, entry);
+            }
             if !granted && is_forced {
                 self.faults = Some(Fault::Diverged);
                 return Err(Fault::Diverged);
@@ -129,11 +155,19 @@ impl Rma {
         let Some((message, found)) = queue.take_first() else { return Ok(Step::Waits) };
         let end = found.end;
         let operation = Operation::decode(&message[found])?;
-        let reply = window.apply(source, &operation, memory);
+        let reply = window.apply(source, &operation, memory, own);
         if let Some(queue) = window.target.queues.get_mut(&source) {
             queue.applied(message, end);
             if queue.is_empty() {
                 window.target.queues.remove(&source);
+            }
+        }
+        if is_ordered {
+            self.applied += 1;
+            if let (Some((locked, _)), Some(area)) = (own, area) {
+                self.applied = locked.count_own(area) + 1;
+                // What was done before comes before it in the record, too.
+                self.recorder.record_group(locked.take());
             }
         }
         if is_forced {
@@ -169,6 +203,7 @@ impl Window {
         source: CommRank,
         operation: &Operation<'_>,
         memory: &mut impl Memory,
+        own: Option<(&Locked<'_>, Option<EntryRef<'_>>)>,
     ) -> Result<Option<Vec<u8>>, Fault> {
         let mut fetched = Vec::new();
         let mut error = None;
@@ -176,12 +211,14 @@ impl Window {
         match &operation.action {
             Action::Lock { exclusive, .. } => {
                 self.target.lock.grant(source, *exclusive);
+                self.publish_lock(own);
                 answer = Some(Answer::Granted);
             }
             Action::Unlock => {
-                if !self.target.lock.release(source) {
+                if !self.target.lock.release(source) && !self.release_direct(source, own) {
                     return Err(Fault::NotLocked);
                 }
+                self.publish_lock(own);
                 error = self.target.errors.remove(&source);
                 answer = Some(Answer::Done);
             }
@@ -195,7 +232,8 @@ impl Window {
                 }
             }
             access => {
-                if let Err(why) = self.access(access, memory, &mut fetched) {
+                let address = |place: &Place| resolve(&self.setup, &self.regions, place);
+                if let Err(why) = self::access(access, memory, &mut fetched, address) {
                     fetched.clear();
                     error = Some(why);
                     if !access.is_replied() {
@@ -218,39 +256,54 @@ impl Window {
         }))
     }
 
-    fn access(
-        &self,
-        action: &Action<'_>,
-        memory: &mut impl Memory,
-        fetched: &mut Vec<u8>,
-    ) -> Result<(), RmaError> {
-        let address = |place: &Place| resolve(&self.setup, &self.regions, place);
-        match action {
-            Action::Put { place, data } => {
-                accumulate(memory, address(place)?, &place.layout, place.part, Op::Replace, data)
-            }
-            Action::Get { place } => {
-                pack(memory, address(place)?, &place.layout, place.part, fetched)
-            }
-            Action::Accumulate { op, place, data } => {
-                accumulate(memory, address(place)?, &place.layout, place.part, *op, data)
-            }
-            Action::GetAccumulate { op, place, data } => {
-                let at = address(place)?;
-                if !op.is_defined(place.layout.primitive()) {
-                    return Err(RmaError::Op);
-                }
-                pack(memory, at, &place.layout, place.part, fetched)?;
-                accumulate(memory, at, &place.layout, place.part, *op, data)
-            }
-            Action::CompareAndSwap { displacement, primitive, compare, new } => {
-                let layout = Layout::Contiguous { primitive: *primitive, count: 1 };
-                let part = Part { first: 0, bytes: primitive.size() as u64 };
-                let at = address(&Place { displacement: *displacement, layout, part })?;
-                swap(memory, at, *primitive, compare, new, fetched);
-                Ok(())
-            }
-            Action::Lock { .. } | Action::Unlock | Action::Flush | Action::Complete => Ok(()),
+    fn publish_lock(&self, own: Option<(&Locked<'_>, Option<EntryRef<'_>>)>) {
+        if let Some((locked, Some(entry))) = own {
+            self.target.lock.publish(locked, entry);
         }
+    }
+
+    /// The lock was taken directly, and is given back by message.
+    fn release_direct(
+        &self,
+        source: CommRank,
+        own: Option<(&Locked<'_>, Option<EntryRef<'_>>)>,
+    ) -> bool {
+        let neighbour = self.neighbours.get(source.0 as usize).copied().flatten();
+        let (Some((locked, Some(entry))), Some(neighbour)) = (own, neighbour) else { return false };
+        locked.release_lock(entry, neighbour)
+    }
+}
+
+/// An access to memory at `address`; what it gets is appended to `fetched`.
+pub(super) fn access(
+    action: &Action<'_>,
+    memory: &mut impl Memory,
+    fetched: &mut Vec<u8>,
+    address: impl Fn(&Place) -> Result<u64, RmaError>,
+) -> Result<(), RmaError> {
+    match action {
+        Action::Put { place, data } => {
+            accumulate(memory, address(place)?, &place.layout, place.part, Op::Replace, data)
+        }
+        Action::Get { place } => pack(memory, address(place)?, &place.layout, place.part, fetched),
+        Action::Accumulate { op, place, data } => {
+            accumulate(memory, address(place)?, &place.layout, place.part, *op, data)
+        }
+        Action::GetAccumulate { op, place, data } => {
+            let at = address(place)?;
+            if !op.is_defined(place.layout.primitive()) {
+                return Err(RmaError::Op);
+            }
+            pack(memory, at, &place.layout, place.part, fetched)?;
+            accumulate(memory, at, &place.layout, place.part, *op, data)
+        }
+        Action::CompareAndSwap { displacement, primitive, compare, new } => {
+            let layout = Layout::Contiguous { primitive: *primitive, count: 1 };
+            let part = Part { first: 0, bytes: primitive.size() as u64 };
+            let at = address(&Place { displacement: *displacement, layout, part })?;
+            swap(memory, at, *primitive, compare, new, fetched);
+            Ok(())
+        }
+        Action::Lock { .. } | Action::Unlock | Action::Flush | Action::Complete => Ok(()),
     }
 }

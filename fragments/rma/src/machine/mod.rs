@@ -4,21 +4,25 @@
 //! (`apply`), what comes back (`replies`). The driver's contract is in DESIGN.md.
 
 mod apply;
+mod direct;
 mod operations;
 mod replies;
 mod synchronize;
 
+pub use direct::{Neighbourhood, Nobody};
+pub use operations::Kind;
 pub use synchronize::{FenceAssert, FenceStep, LockMode, Wait};
 
 use crate::batch::BatchQueue;
 use crate::error::RmaError;
 use crate::ids::{CommRank, ContextId, OperationId, Tick};
 use crate::origin::{Access, Origin, Towards};
-use crate::record::{Applied, Recorder, Replay};
+use crate::record::{IncompleteRecord, Past, Recorded, Recorder, Replay};
 use crate::target::Target;
 use crate::window::{RegionKey, Regions, Setup};
 use crate::wire::{Malformed, PART_BYTES_MAX};
 use core::fmt;
+use direct::LastGot;
 use std::collections::{BTreeMap, VecDeque};
 
 /// The two streams between a pair of processes of a window. Each is in the order of the sender's
@@ -111,6 +115,14 @@ pub(crate) struct Window {
     pub(crate) regions: Regions,
     pub(crate) origin: Origin,
     pub(crate) target: Target,
+    /// Of each rank: is it of the same set?
+    pub(crate) internal: Vec<bool>,
+    /// Of each rank: its number, if it is a neighbour.
+    pub(crate) neighbours: Vec<Option<usize>>,
+    /// The window's entry in the own area.
+    pub(crate) entry: Option<usize>,
+    /// Posts that neighbours can see.
+    pub(crate) posts_published: BTreeMap<CommRank, u64>,
 }
 
 /// Limits that the driver chooses; the same in all processes.
@@ -133,6 +145,15 @@ pub struct Rma {
     next_operation: u64,
     recorder: Recorder,
     replay: Option<Replay>,
+    /// Ordered operations that were ever applied here, whoever applied them; those that neighbours
+    /// have applied since the area was opened are counted there.
+    applied: u64,
+    /// The program may look at its windows while it asks for something else.
+    polls: bool,
+    /// Actions of the program that are no accesses and no synchronization of windows.
+    other_actions: u64,
+    last_got: Option<LastGot>,
+    saw_a_store: bool,
     /// Targets to which operations were issued that are not sent.
     batches: Vec<(ContextId, CommRank)>,
     outputs: VecDeque<Output>,
@@ -151,6 +172,11 @@ impl Rma {
             next_operation: 0,
             recorder: Recorder::default(),
             replay: None,
+            applied: 0,
+            polls: false,
+            other_actions: 0,
+            last_got: None,
+            saw_a_store: false,
             batches: Vec::new(),
             outputs: VecDeque::new(),
             faults: None,
@@ -177,6 +203,10 @@ impl Rma {
             regions: Regions::default(),
             origin: Origin::default(),
             target: Target::default(),
+            internal: Vec::new(),
+            neighbours: Vec::new(),
+            entry: None,
+            posts_published: BTreeMap::new(),
         };
         self.windows.insert(window, made);
         for (from, lane, message) in self.early.remove(&window).unwrap_or_default() {
@@ -189,6 +219,15 @@ impl Rma {
             }
         }
         Ok(())
+    }
+
+    /// Which ranks of a new window are of the own set: messages to them are counted by nobody after
+    /// a rollback. Nothing was issued yet.
+    pub fn set_internal(&mut self, window: ContextId, is_internal: impl Fn(CommRank) -> bool) {
+        if let Some(found) = self.windows.get_mut(&window) {
+            let ranks = found.setup.extents.len() as u32;
+            found.internal = (0..ranks).map(|rank| is_internal(CommRank(rank))).collect();
+        }
     }
 
     /// MPI_Win_free, after the barrier that it contains: in a correct program nothing is under way.
@@ -255,6 +294,7 @@ impl Rma {
     /// it: what it has issued is sent.
     pub fn action(&mut self) {
         self.tick.0 += 1;
+        self.other_actions += 1;
         self.send_batches();
     }
 
@@ -271,6 +311,23 @@ impl Rma {
         }
     }
 
+    /// Actions of the program so far. Neighbours have to see it, before it is done
+    /// ([`crate::direct::TargetArea::set_tick`]).
+    pub fn tick(&self) -> Tick {
+        self.tick
+    }
+
+    /// Is an operation kept that may be applied when [`Rma::progress`] is called?
+    pub fn has_queued(&self) -> bool {
+        self.windows.values().any(|window| !window.target.queues.is_empty())
+    }
+
+    /// Does somebody wait for a lock of a window of this process, which others may give back
+    /// without saying so?
+    pub fn has_lock_waiters(&self) -> bool {
+        self.windows.values().any(|window| window.target.lock.waiting().next().is_some())
+    }
+
     /// Is there something for the driver to do?
     pub fn has_output(&self) -> bool {
         !self.outputs.is_empty()
@@ -279,6 +336,11 @@ impl Rma {
     /// Did the program's last action not happen? It tries it again, and counts it then.
     pub fn undo_action(&mut self) {
         self.tick.0 -= 1;
+    }
+
+    /// Windows, and how many ranks each has.
+    pub fn windows(&self) -> impl Iterator<Item = (ContextId, u32)> + '_ {
+        self.windows.iter().map(|(&id, window)| (id, window.setup.extents.len() as u32))
     }
 
     /// Are there windows?
@@ -314,24 +376,37 @@ impl Rma {
 
     /// Determinants since the last call, in order. Also to be called when a checkpoint is taken:
     /// a run does not go over it.
-    pub fn take_recorded(&mut self) -> Vec<Applied> {
+    pub fn take_recorded(&mut self) -> Vec<Recorded> {
         self.recorder.take()
     }
 
     /// This process was restored from a checkpoint; `record` is what is known of the past from
     /// there on. Ordered operations are applied as it says, and none that it does not name, until
     /// [`Rma::end_replay`].
-    pub fn begin_replay(&mut self, record: impl IntoIterator<Item = Applied>) {
-        // What was recorded and not taken is of the past, too, or was lost with it.
-        self.recorder = Recorder::default();
-        self.replay = Some(Replay::new(record));
+    ///
+    /// # Errors
+    /// A part of the record is missing.
+    pub fn begin_replay(
+        &mut self,
+        record: impl IntoIterator<Item = Past>,
+    ) -> Result<(), IncompleteRecord> {
+        self.replay = None;
+        self.resume_replay(record)
     }
 
     /// As [`Rma::begin_replay`], where the checkpoint was taken while an earlier record was being
     /// followed: `record` goes on behind what is left of that.
-    pub fn resume_replay(&mut self, record: impl IntoIterator<Item = Applied>) {
+    ///
+    /// # Errors
+    /// As [`Rma::begin_replay`].
+    pub fn resume_replay(
+        &mut self,
+        record: impl IntoIterator<Item = Past>,
+    ) -> Result<(), IncompleteRecord> {
+        // What was recorded and not taken is of the past, too, or was lost with it.
         self.recorder = Recorder::default();
-        self.replay.get_or_insert_default().extend(record);
+        self.last_got = None;
+        self.replay.get_or_insert_default().extend(self.applied, record)
     }
 
     /// Is everything applied that the record names? A part of being through with the replay.

@@ -1,8 +1,10 @@
 //! What the program asks for between synchronizations: put, get, accumulates, compare and swap.
 
+use super::direct::{Neighbourhood, Nobody};
 use super::{Lane, Output, Rma};
 use crate::arithmetic::Op;
 use crate::batch::append;
+use crate::direct::{READS, WRITES};
 use crate::error::RmaError;
 use crate::ids::{CommRank, ContextId, OperationId};
 use crate::layout::Layout;
@@ -16,11 +18,24 @@ const BATCH_BYTES_MAX: u64 = 8 << 10;
 
 /// An operation on the target's memory, as MPI's call says it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub enum Kind {
+    /// MPI_Put, MPI_Rput.
     Put,
+    /// MPI_Get, MPI_Rget.
     Get,
+    /// MPI_Accumulate, MPI_Raccumulate.
     Accumulate(Op),
+    /// MPI_Get_accumulate, MPI_Rget_accumulate, MPI_Fetch_and_op.
     GetAccumulate(Op),
+}
+
+impl Kind {
+    fn needs(self) -> u32 {
+        match self {
+            Self::Get | Self::GetAccumulate(Op::NoOp) => READS,
+            _ => READS | WRITES,
+        }
+    }
 }
 
 impl Rma {
@@ -37,7 +52,8 @@ impl Rma {
         layout: &Layout,
         data: &[u8],
     ) -> Result<(), RmaError> {
-        self.issue(window, target, displacement, layout, Kind::Put, data).map(|_| ())
+        let none = &mut Nobody;
+        self.access(none, window, target, displacement, layout, Kind::Put, data).map(|_| ())
     }
 
     /// MPI_Get, MPI_Rget. [`Output::Completed`] says when its data is there.
@@ -51,7 +67,7 @@ impl Rma {
         displacement: i64,
         layout: &Layout,
     ) -> Result<OperationId, RmaError> {
-        self.issue(window, target, displacement, layout, Kind::Get, &[])
+        self.access(&mut Nobody, window, target, displacement, layout, Kind::Get, &[])
     }
 
     /// MPI_Accumulate, MPI_Raccumulate: complete for the origin when this returns.
@@ -67,8 +83,8 @@ impl Rma {
         op: Op,
         data: &[u8],
     ) -> Result<(), RmaError> {
-        let access = Kind::Accumulate(op);
-        self.issue(window, target, displacement, layout, access, data).map(|_| ())
+        let (none, kind) = (&mut Nobody, Kind::Accumulate(op));
+        self.access(none, window, target, displacement, layout, kind, data).map(|_| ())
     }
 
     /// MPI_Get_accumulate, MPI_Rget_accumulate, MPI_Fetch_and_op. `data` is empty for MPI_NO_OP.
@@ -84,8 +100,8 @@ impl Rma {
         op: Op,
         data: &[u8],
     ) -> Result<OperationId, RmaError> {
-        let access = Kind::GetAccumulate(op);
-        self.issue(window, target, displacement, layout, access, data)
+        let kind = Kind::GetAccumulate(op);
+        self.access(&mut Nobody, window, target, displacement, layout, kind, data)
     }
 
     /// MPI_Compare_and_swap; one packed element each.
@@ -101,14 +117,39 @@ impl Rma {
         compare: &[u8],
         new: &[u8],
     ) -> Result<OperationId, RmaError> {
+        let place = (window, target, displacement);
+        self.compare_and_swap_beside(&mut Nobody, place, primitive, compare, new)
+    }
+
+    /// The same, directly where the target is a neighbour. `place`: window, target, displacement.
+    ///
+    /// # Errors
+    /// As [`Rma::put`].
+    pub fn compare_and_swap_beside<'a>(
+        &mut self,
+        hood: &mut impl Neighbourhood<'a>,
+        place: (ContextId, CommRank, i64),
+        primitive: Primitive,
+        compare: &[u8],
+        new: &[u8],
+    ) -> Result<OperationId, RmaError> {
+        let (window, target, displacement) = place;
         if compare.len() != primitive.size() || new.len() != primitive.size() {
             return Err(RmaError::Type);
         }
         let layout = Layout::Contiguous { primitive, count: 1 };
-        let epoch = self.enter(window, target, displacement, &layout)?;
+        let (epoch, must_lock) = self.enter(window, target, displacement, &layout)?;
         let operation = self.next_operation();
-        let awaited = Awaited::Data { operation, first: 0, is_last: true };
         let action = Action::CompareAndSwap { displacement, primitive, compare, new };
+        let to = (window, target);
+        if let Some(near) = self.near(hood, to, (epoch, must_lock), READS | WRITES) {
+            self.is_locked(to, must_lock);
+            let data = self.access_near(hood, &near, window, target, epoch, &action)?;
+            self.fetched_near(operation, 0, data, true);
+            return Ok(operation);
+        }
+        self.lock_first(to, must_lock)?;
+        let awaited = Awaited::Data { operation, first: 0, is_last: true };
         self.send(window, target, epoch, action, Some(awaited))?;
         Ok(operation)
     }
@@ -118,15 +159,15 @@ impl Rma {
         OperationId(self.next_operation)
     }
 
-    /// Everything that can be wrong is found here, before anything changes; then the target is
-    /// locked if MPI_Win_lock_all has left that for now.
+    /// Everything that can be wrong is found here, before anything changes. The epoch, and whether
+    /// the target has to be locked first because MPI_Win_lock_all has left that for now.
     fn enter(
         &mut self,
         window: ContextId,
         target: CommRank,
         displacement: i64,
         layout: &Layout,
-    ) -> Result<Epoch, RmaError> {
+    ) -> Result<(Epoch, bool), RmaError> {
         let found = self.window(window)?;
         if !found.setup.knows(target) {
             return Err(RmaError::Rank);
@@ -136,18 +177,41 @@ impl Rma {
         if found.origin.access == Access::FenceOpen {
             found.origin.access = Access::FenceUsed;
         }
-        if must_lock {
-            if let Access::LockAll { asked, .. } = &mut found.origin.access {
-                asked.insert(target);
-            }
-            let lock = Action::Lock { exclusive: false, wants_grant: false };
-            self.send(window, target, Epoch::Passive, lock, None)?;
-        }
-        Ok(epoch)
+        Ok((epoch, must_lock))
     }
 
-    fn issue(
+    /// MPI_Win_lock_all has locked a target.
+    fn is_locked(&mut self, (window, target): (ContextId, CommRank), must_lock: bool) {
+        if must_lock
+            && let Some(found) = self.windows.get_mut(&window)
+            && let Access::LockAll { asked, .. } = &mut found.origin.access
+        {
+            asked.insert(target);
+        }
+    }
+
+    /// The same, by message.
+    fn lock_first(
         &mut self,
+        (window, target): (ContextId, CommRank),
+        must_lock: bool,
+    ) -> Result<(), RmaError> {
+        if !must_lock {
+            return Ok(());
+        }
+        self.is_locked((window, target), must_lock);
+        let lock = Action::Lock { exclusive: false, wants_grant: false };
+        self.send(window, target, Epoch::Passive, lock, None)
+    }
+
+    /// An access, directly where the target is a neighbour.
+    ///
+    /// # Errors
+    /// As [`Rma::put`], and `Op`.
+    #[allow(clippy::too_many_arguments, reason = "as MPI's calls")]
+    pub fn access<'a>(
+        &mut self,
+        hood: &mut impl Neighbourhood<'a>,
         window: ContextId,
         target: CommRank,
         displacement: i64,
@@ -171,8 +235,14 @@ impl Rma {
         if data.len() as u64 != if sends { all } else { 0 } {
             return Err(RmaError::Type);
         }
-        let epoch = self.enter(window, target, displacement, layout)?;
+        let (epoch, must_lock) = self.enter(window, target, displacement, layout)?;
         let operation = self.next_operation();
+        let to = (window, target);
+        let near = self.near(hood, to, (epoch, must_lock), access.needs());
+        match near {
+            Some(_) => self.is_locked(to, must_lock),
+            None => self.lock_first(to, must_lock)?,
+        }
         if all == 0 {
             if fetches {
                 self.outputs.push_back(Output::Completed { operation, error: None });
@@ -194,6 +264,14 @@ impl Rma {
                 Kind::GetAccumulate(op) => Action::GetAccumulate { op, place, data },
             };
             let is_last = first + bytes == all;
+            if let Some(near) = &near {
+                let data = self.access_near(hood, near, window, target, epoch, &action)?;
+                if fetches {
+                    self.fetched_near(operation, first, data, is_last);
+                }
+                first += bytes;
+                continue;
+            }
             let awaited = fetches.then_some(Awaited::Data { operation, first, is_last });
             self.send(window, target, epoch, action, awaited)?;
             first += bytes;
@@ -243,6 +321,7 @@ impl Rma {
         match action {
             Action::Flush | Action::Unlock => towards.is_unconfirmed = false,
             Action::Put { .. } | Action::Accumulate { .. } => towards.is_unconfirmed = true,
+            Action::Lock { wants_grant: false, .. } => towards.locks_after = Some(towards.asked),
             _ => {}
         }
         if matches!(epoch, Epoch::Fence(_)) && action.is_access() {
@@ -254,7 +333,11 @@ impl Rma {
         if is_first {
             self.batches.push((window, target));
         }
-        if target == me || length >= full {
+        // It was applied at once where it was done directly, and somebody may have waited for that.
+        let repeats = self.replay.is_some();
+        let Some(found) = self.windows.get(&window) else { return Ok(()) };
+        let is_internal = found.internal.get(target.0 as usize) == Some(&true);
+        if target == me || length >= full || repeats && is_internal {
             self.send_batch(window, target);
         }
         if let Err(fault) = self.take_early_replies(window, target) {

@@ -2,6 +2,7 @@
 //! begins here and gives a [`Wait`]; the driver makes progress and polls it.
 
 use super::Rma;
+use super::direct::{Neighbourhood, Nobody};
 use crate::error::RmaError;
 use crate::ids::{CommRank, ContextId};
 use crate::origin::{Access, Awaited, Held};
@@ -206,6 +207,21 @@ impl Rma {
         exclusive: bool,
         mode: LockMode,
     ) -> Result<Wait, RmaError> {
+        self.lock_beside(&mut Nobody, window, target, exclusive, mode)
+    }
+
+    /// The same, directly where the target is a neighbour and the lock is free.
+    ///
+    /// # Errors
+    /// As [`Rma::lock`].
+    pub fn lock_beside<'a>(
+        &mut self,
+        hood: &mut impl Neighbourhood<'a>,
+        window: ContextId,
+        target: CommRank,
+        exclusive: bool,
+        mode: LockMode,
+    ) -> Result<Wait, RmaError> {
         let found = self.window(window)?;
         if !found.setup.knows(target) {
             return Err(RmaError::Rank);
@@ -227,8 +243,10 @@ impl Rma {
             }
             access => *access = Access::Locks(BTreeMap::from([(target, held)])),
         }
-        let wants_grant = mode == LockMode::Granted || target == found.setup.me;
-        if held == Held::Locked {
+        let mut wants_grant = mode == LockMode::Granted || target == found.setup.me;
+        if held == Held::Locked && self.try_lock_near(hood, window, target, exclusive) {
+            wants_grant = false;
+        } else if held == Held::Locked {
             self.send_lock(window, target, exclusive, wants_grant)?;
         }
         if !wants_grant {
@@ -254,23 +272,38 @@ impl Rma {
     /// # Errors
     /// `Window`; `Sync`: the target is not locked by MPI_Win_lock.
     pub fn unlock(&mut self, window: ContextId, target: CommRank) -> Result<Wait, RmaError> {
+        self.unlock_beside(&mut Nobody, window, target)
+    }
+
+    /// The same, directly where the lock was taken directly.
+    ///
+    /// # Errors
+    /// As [`Rma::unlock`].
+    pub fn unlock_beside<'a>(
+        &mut self,
+        hood: &mut impl Neighbourhood<'a>,
+        window: ContextId,
+        target: CommRank,
+    ) -> Result<Wait, RmaError> {
         let found = self.window(window)?;
         let Access::Locks(locks) = &mut found.origin.access else { return Err(RmaError::Sync) };
         let held = locks.remove(&target).ok_or(RmaError::Sync)?;
         if locks.is_empty() {
             found.origin.access = Access::Closed;
         }
-        self.end_lock(window, target, held)?;
+        self.end_lock(hood, window, target, held)?;
         self.replies_of(window, &[target], false)
     }
 
-    fn end_lock(
+    fn end_lock<'a>(
         &mut self,
+        hood: &mut impl Neighbourhood<'a>,
         window: ContextId,
         target: CommRank,
         held: Held,
     ) -> Result<(), RmaError> {
         match held {
+            Held::Locked if self.try_unlock_near(hood, window, target) => Ok(()),
             Held::Locked => {
                 let awaited = Some(Awaited::Done);
                 self.send(window, target, Epoch::Passive, Action::Unlock, awaited)
@@ -306,6 +339,18 @@ impl Rma {
     /// # Errors
     /// `Window`; `Sync`: no MPI_Win_lock_all.
     pub fn unlock_all(&mut self, window: ContextId) -> Result<Wait, RmaError> {
+        self.unlock_all_beside(&mut Nobody, window)
+    }
+
+    /// The same, directly where targets were locked directly.
+    ///
+    /// # Errors
+    /// As [`Rma::unlock_all`].
+    pub fn unlock_all_beside<'a>(
+        &mut self,
+        hood: &mut impl Neighbourhood<'a>,
+        window: ContextId,
+    ) -> Result<Wait, RmaError> {
         let found = self.window(window)?;
         let Access::LockAll { held, asked } = &found.origin.access else {
             return Err(RmaError::Sync);
@@ -317,7 +362,7 @@ impl Rma {
         };
         found.origin.access = Access::Closed;
         for &target in &targets {
-            self.end_lock(window, target, held)?;
+            self.end_lock(hood, window, target, held)?;
         }
         self.replies_of(window, &targets, false)
     }

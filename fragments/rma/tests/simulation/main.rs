@@ -8,12 +8,16 @@
 //!     RUSTBTL_SIM_SEED=53 cargo test -p rustbtl-rma --test simulation ordered
 
 mod model;
+mod neighbours;
+mod planted;
 mod process;
 mod script;
+mod sharing;
 mod world;
 
+use planted::Planted;
 use rustbtl_seeds::{all_caught, fails, is_one_seed, run_seeds};
-use world::{Planted, Report, World};
+use world::{Report, World};
 
 /// All seeds pass, and what they are for happens.
 fn run_many(is_free: bool, usual: u64) -> Report {
@@ -31,6 +35,7 @@ fn run_many(is_free: bool, usual: u64) -> Report {
         sum.old_frames += report.old_frames;
         sum.atomics += report.atomics;
         sum.kept_in_image += report.kept_in_image;
+        sum.direct += report.direct;
     });
     eprintln!("{sum:?}");
     sum
@@ -49,6 +54,7 @@ fn ordered_programs_give_the_sequential_result() {
             sum.old_frames,
             sum.atomics,
             sum.kept_in_image,
+            sum.direct,
         ] {
             assert!(what > 100, "too rare: {sum:?}");
         }
@@ -70,19 +76,27 @@ fn planted_bugs_are_found() {
         (Order, true, 56),
         (Order, false, 5),
         (Tick, true, 7),
-        (CompletesEarly, true, 21),
+        (CompletesEarly, true, 39),
         (NoWithholding, true, 2),
-        (WithholdsAlone, true, 124),
+        (WithholdsAlone, true, 389),
         (Tick, false, 5),
         (CompletesEarly, false, 99),
         (NoEpochs, false, 6),
         (TrimsEarly, false, 5),
         (RepliesNotLogged, false, 5),
         (GateOpen, true, 3),
-        (RecordsLate, true, 19),
+        (RecordsLate, true, 13),
         (Duplicates, false, 0),
-        (OldFrames, true, 11),
+        (OldFrames, true, 12),
         (TornImage, false, 5),
+        (GroupLeftOpen, true, 37),
+        (GroupLeftOpen, false, 10),
+        (AreaLeftOut, true, 36),
+        (AreaLeftOut, false, 135),
+        (OldTick, true, 7),
+        (OldTick, false, 5),
+        (BatchesInReplay, true, 735),
+        (BatchesInReplay, false, 1069),
     ];
     let plan = plan.map(|(planted, is_free, last)| ((planted, is_free), last, 4000));
     all_caught(plan, |(planted, is_free), seed| {

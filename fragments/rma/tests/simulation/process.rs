@@ -1,18 +1,23 @@
 //! A process: its program, its machine, its memory, and the streams that the engine keeps.
 
 use crate::model::{counter_cells, read_cells};
+use crate::neighbours::{Hood, View};
 use crate::script::{CELLS, Call, GUARDED, SECOND, SLOT, SUMS};
 use rustbtl_rma::arithmetic::Op;
 use rustbtl_rma::error::RmaError;
 use rustbtl_rma::ids::{CommRank, ContextId, OperationId};
 use rustbtl_rma::layout::{Block, Layout};
-use rustbtl_rma::machine::{FenceAssert, FenceStep, Lane, Limits, LockMode, Output, Rma, Wait};
+use rustbtl_rma::machine::{
+    FenceAssert, FenceStep, Kind, Lane, Limits, LockMode, Output, Rma, Wait,
+};
 use rustbtl_rma::memory::Memory;
 use rustbtl_rma::primitive::Primitive;
-use rustbtl_rma::record::Applied;
+use rustbtl_rma::record::Recorded;
 use rustbtl_rma::window::{Extent, Flavor, Setup};
 use rustbtl_seeds::{mix, mix_bytes};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 
 /// The window of all programs.
 const WINDOW: ContextId = window_id(0);
@@ -36,16 +41,28 @@ pub enum Line {
     Replies(usize),
 }
 
-/// The window's memory.
-#[derive(Clone)]
-pub struct Cells(pub Vec<u8>);
+/// The window's memory. A clone is a copy.
+pub struct Cells(Rc<RefCell<Vec<u8>>>);
+
+impl Clone for Cells {
+    fn clone(&self) -> Self {
+        Self(Rc::new(RefCell::new(self.0.borrow().clone())))
+    }
+}
+
+impl Cells {
+    /// The same memory, for a neighbour.
+    pub fn share(&self) -> Self {
+        Self(Rc::clone(&self.0))
+    }
+}
 
 impl Memory for Cells {
     fn read(&self, address: u64, into: &mut [u8]) {
-        into.copy_from_slice(&self.0[(address - BASE) as usize..][..into.len()]);
+        into.copy_from_slice(&self.0.borrow()[(address - BASE) as usize..][..into.len()]);
     }
     fn write(&mut self, address: u64, from: &[u8]) {
-        self.0[(address - BASE) as usize..][..from.len()].copy_from_slice(from);
+        self.0.borrow_mut()[(address - BASE) as usize..][..from.len()].copy_from_slice(from);
     }
 }
 
@@ -80,8 +97,10 @@ struct Pending {
 #[derive(Clone)]
 pub struct Process {
     pub rank: usize,
+    internal: Vec<bool>,
     pub machine: Rma,
     pub memory: Cells,
+    pub hood: Hood,
     pub at: usize,
     pub in_call: bool,
     pub state: u64,
@@ -93,16 +112,16 @@ pub struct Process {
     pub log: Vec<Logged>,
     /// To be sent.
     pub out: Vec<(usize, Line, Vec<u8>)>,
-    ranks: usize,
+    pub ranks: usize,
     is_free: bool,
     /// Second windows that were made.
-    instances: usize,
+    pub instances: usize,
     messages: BTreeMap<usize, VecDeque<(u64, bool)>>,
     collective: BTreeMap<usize, VecDeque<u64>>,
     matched: BTreeMap<usize, u64>,
     synchronous: BTreeMap<usize, u64>,
     announced: bool,
-    waits: Vec<Wait>,
+    pub waits: Vec<Wait>,
     counted: bool,
     expected: u64,
     pending: Vec<Pending>,
@@ -131,7 +150,7 @@ fn layout(strided: bool) -> Layout {
 
 const ONE: Layout = Layout::Contiguous { primitive: Primitive::U64, count: 1 };
 
-fn rank_of(rank: usize) -> CommRank {
+pub fn rank_of(rank: usize) -> CommRank {
     CommRank(rank as u32)
 }
 
@@ -144,7 +163,8 @@ fn numbers(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
 }
 
 impl Process {
-    pub fn new(rank: usize, ranks: usize, is_free: bool) -> Self {
+    pub fn new(rank: usize, set_of: &[usize], is_free: bool) -> Self {
+        let ranks = set_of.len();
         let mut machine = Rma::new(Limits { part_bytes_max: 32 });
         let bytes = 8 * CELLS as u64;
         let extents = vec![Extent { bytes, unit: 8 }; ranks];
@@ -155,10 +175,16 @@ impl Process {
             let setup = Setup { base: SECOND_BASE, ..setup };
             machine.create(window_id(1), setup).expect("a new window");
         }
+        let internal: Vec<_> = set_of.iter().map(|&set| set == set_of[rank]).collect();
+        for instance in 0..2 {
+            machine.set_internal(window_id(instance), |of| internal[of.0 as usize]);
+        }
         Self {
             rank,
+            internal,
             machine,
-            memory: Cells(vec![0; 16 * CELLS]),
+            memory: Cells(Rc::new(RefCell::new(vec![0; 16 * CELLS]))),
+            hood: Hood::default(),
             at: 0,
             in_call: false,
             state: mix(7, rank as u64),
@@ -183,7 +209,7 @@ impl Process {
     }
 
     pub fn cell(&self, cell: usize) -> u64 {
-        numbers(&self.memory.0[8 * cell..8 * cell + 8]).next().expect("a cell")
+        numbers(&self.memory.0.borrow()[8 * cell..8 * cell + 8]).next().expect("a cell")
     }
 
     /// The engine hands in the next message of a stream.
@@ -210,11 +236,18 @@ impl Process {
     }
 
     /// Apply what can be applied; returns what was recorded.
-    pub fn progress(&mut self, now: u64) -> Vec<Applied> {
-        self.machine.progress(&mut self.memory).expect("no fault");
+    pub fn progress(&mut self, now: u64) -> Vec<Recorded> {
+        let shared = self.hood.shared.clone();
+        let area = shared.as_ref().map(|shared| shared.area(self.hood.me));
+        let locked = shared.as_ref().map(|shared| shared.lock());
+        let own = locked.as_ref().zip(area.as_ref());
+        self.machine.progress_beside(&mut self.memory, own).expect("no fault");
+        let recorded = self.machine.take_recorded();
+        drop(locked);
         self.machine.check();
         self.outputs(now);
-        self.machine.take_recorded()
+        self.publish();
+        recorded
     }
 
     fn outputs(&mut self, now: u64) {
@@ -303,11 +336,12 @@ impl Process {
     }
 
     /// The program calls MPI. Returns what was recorded.
-    pub fn begin(&mut self, call: &Call, moment: &Moment) -> Vec<Applied> {
+    pub fn begin(&mut self, call: &Call, moment: &Moment) -> Vec<Recorded> {
         match call.is_access() || call.synchronizes() {
             true => self.machine.action_on_window(),
             false => self.machine.action(),
         }
+        self.publish();
         self.in_call = true;
         (self.counted, self.announced) = (false, false);
         let value = mix(self.state, self.at as u64);
@@ -321,12 +355,15 @@ impl Process {
             Call::Recv { .. } | Call::Read | Call::ReadCounters | Call::ReadSecond => {}
             Call::Create => {
                 self.instances += 1;
-                self.memory.0[8 * CELLS..].fill(0);
+                self.memory.0.borrow_mut()[8 * CELLS..].fill(0);
                 let extents = vec![Extent { bytes: 8 * SECOND as u64, unit: 8 }; self.ranks];
                 let (me, flavor, base) = (rank_of(self.rank), Flavor::Create, SECOND_BASE);
                 let setup = Setup { flavor, me, base, extents, no_locks: false };
                 let made = machine.create(window_id(self.instances), setup);
                 made.expect("a new window");
+                let window = window_id(self.instances);
+                machine.set_internal(window, |of| self.internal[of.0 as usize]);
+                self.publish_window(window);
                 self.collective(|_| 0);
             }
             Call::Free => {
@@ -334,50 +371,43 @@ impl Process {
                 self.collective(|_| 0);
             }
             &Call::PutSecond { to, cell } => {
-                let (window, to, data) =
-                    (window_id(self.instances), rank_of(to), value.to_le_bytes());
-                let lock = machine.lock(window, to, false, LockMode::Deferred);
-                self.waits.push(lock.expect("no epoch"));
-                machine.action_on_window();
-                machine.put(window, to, cell as i64, &ONE, &data).expect("locked");
-                machine.action_on_window();
-                self.waits.push(machine.unlock(window, to).expect("locked"));
+                let (window, to) = (window_id(self.instances), rank_of(to));
+                self.lock(window, to, false, LockMode::Deferred);
+                self.action_on_window();
+                self.access(window, to, cell, &ONE, Kind::Put, &value.to_le_bytes());
+                self.action_on_window();
+                self.unlock(window, to);
             }
             &Call::Put { to, slot, strided } => {
-                let data = values(value);
-                let place = (slot * SLOT) as i64;
-                let put = machine.put(WINDOW, rank_of(to), place, &layout(strided), &data);
-                put.expect("in an epoch");
+                let (data, at) = (values(value), slot * SLOT);
+                self.access(WINDOW, rank_of(to), at, &layout(strided), Kind::Put, &data);
             }
             &Call::PutCell { to, cell } => {
-                let data = value.to_le_bytes();
                 let window = window_id(cell % 2);
-                let put = machine.put(window, rank_of(to), cell as i64, &ONE, &data);
-                put.expect("in an epoch");
+                let data = value.to_le_bytes();
+                self.access(window, rank_of(to), cell, &ONE, Kind::Put, &data);
             }
             &Call::Get { to, slot, strided } => {
-                let place = (slot * SLOT) as i64;
-                let got = machine.get(WINDOW, rank_of(to), place, &layout(strided));
-                self.await_data(got.expect("in an epoch"), to, None);
+                let layout = layout(strided);
+                let got = self.access(WINDOW, rank_of(to), slot * SLOT, &layout, Kind::Get, &[]);
+                self.await_data(got, to, None);
             }
             &Call::Sum { to } => {
-                let (place, data) = ((SUMS * SLOT) as i64, values(value));
-                let to = rank_of(to);
-                let sum = machine.accumulate(WINDOW, to, place, &layout(false), Op::Sum, &data);
-                sum.expect("in an epoch");
+                let (kind, data) = (Kind::Accumulate(Op::Sum), values(value));
+                self.access(WINDOW, rank_of(to), SUMS * SLOT, &layout(false), kind, &data);
             }
             &Call::FetchAdd { to, cell } => {
-                let (rank, data) = (rank_of(to), 1u64.to_le_bytes());
-                let got = machine.get_accumulate(WINDOW, rank, cell as i64, &ONE, Op::Sum, &data);
-                self.await_data(got.expect("in an epoch"), to, Some(cell));
+                let (kind, data) = (Kind::GetAccumulate(Op::Sum), 1u64.to_le_bytes());
+                let got = self.access(WINDOW, rank_of(to), cell, &ONE, kind, &data);
+                self.await_data(got, to, Some(cell));
             }
             &Call::Swap { to, cell } => {
                 self.expected = 0;
                 self.swap(to, cell);
             }
             &Call::Increment { to } => {
-                let got = machine.get(WINDOW, rank_of(to), GUARDED as i64, &ONE);
-                self.await_data(got.expect("in an epoch"), to, None);
+                let got = self.access(WINDOW, rank_of(to), GUARDED, &ONE, Kind::Get, &[]);
+                self.await_data(got, to, None);
                 let flush = self.machine.flush_local(WINDOW, Some(rank_of(to)));
                 self.waits.push(flush.expect("in an epoch"));
             }
@@ -402,14 +432,18 @@ impl Process {
             Call::Complete => self.waits.push(machine.complete(WINDOW).expect("started")),
             Call::Wait => self.waits.push(machine.wait(WINDOW).expect("exposed")),
             &Call::Lock { to, exclusive, mode } => {
-                let lock = machine.lock(WINDOW, rank_of(to), exclusive, mode);
-                self.waits.push(lock.expect("no epoch"));
+                self.lock(WINDOW, rank_of(to), exclusive, mode);
             }
-            &Call::Unlock { to } => {
-                self.waits.push(machine.unlock(WINDOW, rank_of(to)).expect("locked"));
-            }
+            &Call::Unlock { to } => self.unlock(WINDOW, rank_of(to)),
             &Call::LockAll(mode) => self.on_windows(|m, window| m.lock_all(window, mode)),
-            Call::UnlockAll => self.on_windows(Rma::unlock_all),
+            Call::UnlockAll => match self.hood.shared.clone() {
+                None => self.on_windows(Rma::unlock_all),
+                Some(shared) => {
+                    let me = self.hood.me;
+                    let hood = || View::new(&shared, me);
+                    self.on_windows(|m, window| m.unlock_all_beside(&mut hood(), window));
+                }
+            },
             &Call::Flush { to } => self.on_windows(|m, window| m.flush(window, Some(rank_of(to)))),
             Call::FlushAll => {
                 self.waits.push(machine.flush(WINDOW, None).expect("passive"));
@@ -425,7 +459,7 @@ impl Process {
     fn on_windows(&mut self, call: impl Fn(&mut Rma, ContextId) -> Result<Wait, RmaError>) {
         for instance in 0..if self.is_free { 2 } else { 1 } {
             if instance > 0 {
-                self.machine.action_on_window();
+                self.action_on_window();
             }
             let wait = call(&mut self.machine, window_id(instance));
             self.waits.push(wait.expect("the right epoch"));
@@ -435,7 +469,11 @@ impl Process {
     fn swap(&mut self, to: usize, cell: usize) {
         let [old, new] = [self.expected, self.expected + 1].map(u64::to_le_bytes);
         let (rank, element) = (rank_of(to), Primitive::U64);
-        let swap = self.machine.compare_and_swap(WINDOW, rank, cell as i64, element, &old, &new);
+        let place = (WINDOW, rank, cell as i64);
+        let swap = self.call(
+            |machine, hood| machine.compare_and_swap_beside(hood, place, element, &old, &new),
+            |machine, hood| machine.compare_and_swap_beside(hood, place, element, &old, &new),
+        );
         self.await_data(swap.expect("in an epoch"), to, None);
         let flush = self.machine.flush_local(WINDOW, Some(rank));
         self.waits.push(flush.expect("in an epoch"));
@@ -455,7 +493,7 @@ impl Process {
             self.in_call = false;
             self.at += 1;
             if self.is_free {
-                let all = mix_bytes(self.state, &self.memory.0);
+                let all = mix_bytes(self.state, &self.memory.0.borrow());
                 self.absorb(all);
             }
         }
@@ -498,7 +536,12 @@ impl Process {
             Call::Free => {
                 let over = !self.holds(moment) && self.collected().is_some();
                 if over {
-                    self.machine.free(window_id(self.instances)).expect("nobody uses it");
+                    let window = window_id(self.instances);
+                    if let Some(shared) = self.hood.shared.clone() {
+                        let area = shared.area(self.hood.me);
+                        self.machine.withdraw(window, &shared.lock(), &area);
+                    }
+                    self.machine.free(window).expect("nobody uses it");
                 }
                 return over;
             }
@@ -528,6 +571,7 @@ impl Process {
                 if old != self.expected {
                     self.expected = old;
                     self.machine.action();
+                    self.publish();
                     self.swap(to, cell);
                     return false;
                 }
@@ -539,9 +583,8 @@ impl Process {
                 let found = self.pending.pop().expect("the get");
                 let old = numbers(&found.data).next().expect("data");
                 let data = (old + 1).to_le_bytes();
-                self.machine.action_on_window();
-                let put = self.machine.put(WINDOW, rank_of(to), GUARDED as i64, &ONE, &data);
-                put.expect("in an epoch");
+                self.action_on_window();
+                self.access(WINDOW, rank_of(to), GUARDED, &ONE, Kind::Put, &data);
             }
             _ => {}
         }

@@ -3,42 +3,14 @@
 //! coordination/DESIGN.md), as small as it can be.
 
 use crate::model::{self, Outcome};
+use crate::neighbours::Shared;
+use crate::planted::Planted;
 use crate::process::{Line, Logged, Moment, Process, window_id};
 use crate::script::{CELLS, COUNTERS, Script};
-use rustbtl_rma::record::Applied;
+use rustbtl_rma::record::{Past, Recorded};
 use rustbtl_seeds::{Prng, SALT, mix_bytes};
 use std::collections::{BTreeMap, VecDeque};
-
-/// What is done wrong on purpose.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Planted {
-    /// Rule 1: the record's order is lost.
-    Order,
-    /// Rule 2: the program's actions are not waited for.
-    Tick,
-    /// Rule 3: calls complete before what was applied earlier.
-    CompletesEarly,
-    /// Rule 4: what is not recorded is applied as soon as the record is.
-    NoWithholding,
-    /// Rule 4: each process waits for its own replay only.
-    WithholdsAlone,
-    /// Operations are not kept for their epoch.
-    NoEpochs,
-    /// Logs drop what was received, before a checkpoint has it.
-    TrimsEarly,
-    /// Replies are not logged.
-    RepliesNotLogged,
-    /// Frames leave before the determinants that they depend on are stable.
-    GateOpen,
-    /// Determinants are taken after the replies that depend on them.
-    RecordsLate,
-    /// A message that comes twice is handed in twice.
-    Duplicates,
-    /// Frames of an earlier incarnation are taken.
-    OldFrames,
-    /// A checkpoint's counters are younger than its machine.
-    TornImage,
-}
+use std::rc::Rc;
 
 struct Frame {
     from: usize,
@@ -51,10 +23,11 @@ struct Frame {
 }
 
 #[derive(Default)]
-struct Set {
-    members: Vec<usize>,
+pub struct Set {
+    pub members: Vec<usize>,
     /// Determinants in the order of the set.
-    recorded: Vec<(usize, Applied)>,
+    pub recorded: Vec<(usize, Recorded)>,
+    pub shared: Option<Rc<Shared>>,
     stable: usize,
     image: Vec<Process>,
     /// Determinants that the image contains.
@@ -74,24 +47,27 @@ pub struct Report {
     pub old_frames: usize,
     pub atomics: usize,
     pub kept_in_image: usize,
+    pub direct: usize,
 }
 
 pub struct World {
     prng: Prng,
-    script: Script,
+    pub script: Script,
     planted: Option<Planted>,
-    set_of: Vec<usize>,
-    sets: Vec<Set>,
-    processes: Vec<Process>,
+    pub set_of: Vec<usize>,
+    pub sets: Vec<Set>,
+    pub processes: Vec<Process>,
     incarnations: Vec<u32>,
     wires: BTreeMap<(usize, usize, Line), VecDeque<Frame>>,
     old: Vec<Frame>,
     invoked: BTreeMap<(usize, usize), u64>,
     now: u64,
     failures_left: usize,
+    /// Sets share memory.
+    pub is_direct: bool,
     /// Of 1000 steps, so many take a checkpoint; a few, so that replays are long.
     checkpoints: usize,
-    report: Report,
+    pub report: Report,
 }
 
 const STEPS_MAX: u64 = 200_000;
@@ -114,13 +90,20 @@ impl World {
             set_of.push(sets.len() - 1);
             sets.last_mut().expect("one").members.push(rank);
         }
-        let processes: Vec<_> = (0..ranks).map(|rank| Process::new(rank, ranks, is_free)).collect();
+        let processes: Vec<_> = (0..ranks)
+            .map(|rank| {
+                let apart: Vec<_> = (0..ranks).collect();
+                let batches = planted == Some(Planted::BatchesInReplay);
+                Process::new(rank, if batches { &apart } else { &set_of }, is_free)
+            })
+            .collect();
         for set in &mut sets {
             set.image = set.members.iter().map(|&rank| processes[rank].clone()).collect();
         }
         let failures_left = prng.below(4);
         let checkpoints = prng.between(1, 6);
-        Self {
+        let is_direct = prng.chance(70);
+        let mut world = Self {
             prng,
             script,
             planted,
@@ -133,12 +116,15 @@ impl World {
             invoked: BTreeMap::new(),
             now: 0,
             failures_left,
+            is_direct,
             checkpoints,
             report: Report::default(),
-        }
+        };
+        (0..world.sets.len()).for_each(|set| world.open_areas(set));
+        world
     }
 
-    fn is(&self, planted: Planted) -> bool {
+    pub fn is(&self, planted: Planted) -> bool {
         self.planted == Some(planted)
     }
 
@@ -146,14 +132,19 @@ impl World {
         Moment { now: self.now, completes_early: self.is(Planted::CompletesEarly) }
     }
 
-    fn record(&mut self, rank: usize, runs: Vec<Applied>) {
+    fn record(&mut self, rank: usize, runs: Vec<Recorded>) {
         self.report.determinants += runs.len();
         let set = &mut self.sets[self.set_of[rank]];
         set.recorded.extend(runs.into_iter().map(|run| (rank, run)));
     }
 
     /// The determinants of a process, then what it sends.
-    fn flush(&mut self, rank: usize, runs: Vec<Applied>) {
+    fn flush(&mut self, rank: usize, runs: Vec<Recorded>) {
+        let set = self.set_of[rank];
+        self.record_direct(set);
+        if !runs.is_empty() {
+            self.close_group(set);
+        }
         let late = self.is(Planted::RecordsLate);
         let after = if late {
             runs
@@ -161,7 +152,11 @@ impl World {
             self.record(rank, runs);
             Vec::new()
         };
-        for (to, line, bytes) in core::mem::take(&mut self.processes[rank].out) {
+        let out = core::mem::take(&mut self.processes[rank].out);
+        if out.iter().any(|(to, ..)| self.set_of[*to] != set) {
+            self.close_group(set);
+        }
+        for (to, line, bytes) in out {
             self.emit(rank, to, line, bytes);
         }
         self.record(rank, after);
@@ -233,6 +228,7 @@ impl World {
     /// A process does something.
     fn step(&mut self, rank: usize) {
         let moment = self.moment();
+        self.allow(rank);
         let process = &mut self.processes[rank];
         let Some(call) = self.script.programs[rank].get(process.at) else {
             self.progress(rank);
@@ -278,6 +274,13 @@ impl World {
         }
         self.run_wires(Some(set));
         let members = self.sets[set].members.clone();
+        if let Some(shared) = self.sets[set].shared.clone()
+            && !self.is(Planted::AreaLeftOut)
+        {
+            for (me, &rank) in members.iter().enumerate() {
+                self.processes[rank].machine.close_area(&shared.lock(), &shared.area(me));
+            }
+        }
         let mut image: Vec<_> = members.iter().map(|&rank| self.processes[rank].clone()).collect();
         let kept = image.iter().map(|process| process.machine.kept().0).sum::<usize>();
         self.report.kept_in_image += usize::from(kept > 0);
@@ -341,19 +344,32 @@ impl World {
                 self.processes[rank] = self.sets[set].image[place].clone();
                 let at = self.sets[set].image_at;
                 let past = self.sets[set].recorded[at..].iter();
-                let mut own: Vec<_> =
-                    past.filter(|(of, _)| *of == rank).map(|&(_, run)| run).collect();
+                let mut own: Vec<Past> = past
+                    .flat_map(|(of, recorded)| match recorded {
+                        Recorded::Own(run) if *of == rank => vec![Past::Own(*run)],
+                        Recorded::Own(_) => Vec::new(),
+                        Recorded::Group(group) => {
+                            let of_rank = group.iter().filter(|(member, _)| *member == place);
+                            of_rank.map(|(_, run)| Past::Direct(*run)).collect()
+                        }
+                    })
+                    .collect();
                 self.report.forced += own.len();
                 if self.is(Planted::Order) {
-                    own.sort_by_key(|run| (run.tick, run.source));
+                    let key = |past: &Past| match past {
+                        Past::Own(run) => (run.tick, run.source),
+                        Past::Direct(run) => (run.applied.tick, run.applied.source),
+                    };
+                    own.sort_by_key(key);
                 }
                 let machine = &mut self.processes[rank].machine;
-                machine.begin_replay(own);
+                machine.begin_replay(own).expect("nothing is missing");
                 if self.planted == Some(Planted::Tick) {
                     (0..100_000).for_each(|_| machine.action());
                 }
             }
             self.sets[set].is_replaying = true;
+            self.open_areas(set);
         }
         // Channels are repaired: what the other end has not accepted is sent again from the log.
         for from in 0..self.processes.len() {
@@ -402,7 +418,11 @@ impl World {
         }
         if replaying.iter().all(|&rank| self.is_through(rank)) {
             for rank in replaying {
-                assert!(self.processes[rank].machine.end_replay(), "the record is applied");
+                let process = &mut self.processes[rank];
+                assert!(process.machine.end_replay(), "the record is applied");
+                if let Some(shared) = &process.hood.shared {
+                    process.machine.update_accepts(&shared.area(process.hood.me));
+                }
                 self.sets[self.set_of[rank]].is_replaying = false;
             }
         }
@@ -513,6 +533,10 @@ impl World {
     fn check_end(mut self) -> Report {
         for process in &mut self.processes {
             process.machine.check();
+            if let Some(shared) = process.hood.shared.clone() {
+                let area = shared.area(process.hood.me);
+                process.machine.close_area(&shared.lock(), &area);
+            }
             for instance in 0..if self.script.is_free { 2 } else { 1 } {
                 process.machine.free(window_id(instance)).expect("nothing is open");
             }

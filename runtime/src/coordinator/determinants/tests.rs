@@ -8,8 +8,9 @@ pub(crate) mod piggybacked;
 use crate::coordinator::determinants::*;
 use rustbtl_coordination::control::ReplayBlocker;
 use rustbtl_coordination::determinants::{
-    CallKind, Determinant, DeterminantBatch, NondetCall, Outcome,
+    AppliedRun, CallKind, Determinant, DeterminantBatch, DirectRun, NondetCall, Outcome,
 };
+use rustbtl_fragments::ids::{CommRank, ContextId};
 
 const SET: SetId = SetId(0);
 const FIRST: Incarnation = Incarnation(0);
@@ -377,4 +378,38 @@ fn what_a_checkpoint_covers_is_not_persisted_any_more_and_places_stay_the_same()
     all.handle(10, &hello(0, 0, FIRST));
     all.handle(10, &recorded(0, FIRST, 3, &[3]));
     assert_eq!(stable(&all.take_out()), [(0, 4)]);
+}
+
+#[test]
+fn a_rank_is_sent_what_others_have_recorded_of_direct_accesses_to_it() {
+    let mut all = job(&[10, 11]);
+    let run =
+        |source| AppliedRun { window: ContextId(3), source: CommRank(source), count: 1, tick: 4 };
+    let direct = |target, first| DirectRun { target: PeerId(target), first, run: run(0) };
+    let mut bytes = Vec::new();
+    rank_batch::append(&mut bytes, 0, &Determinant::Applied(run(1)));
+    rank_batch::append(&mut bytes, 2, &Determinant::Applied(run(2)));
+    let message = FromRank::Determinants { incarnation: FIRST, from: 0, bytes };
+    assert!(all.handle(10, &FromNode::Rank { rank: PeerId(1), message }));
+    let mut bytes = Vec::new();
+    let group = vec![direct(1, 1), direct(0, 0), direct(1, 2)];
+    rank_batch::append(&mut bytes, 1, &Determinant::AppliedGroup(group.clone()));
+    let message = FromRank::Determinants { incarnation: FIRST, from: 0, bytes };
+    assert!(all.handle(10, &FromNode::Rank { rank: PeerId(0), message }));
+    all.take_out();
+    let messages = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
+    let sent = |at: usize| match &messages[at].1 {
+        ToRank::Replay { at: 3, bytes, .. } => {
+            let all = rank_batch::read_numbered(bytes).unwrap();
+            all.into_iter().map(|one| (one.number, one.determinant)).collect::<Vec<_>>()
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(sent(0), [(0, Determinant::AppliedGroup(group))], "its own, as it is");
+    let expected = [
+        (0, Determinant::Applied(run(1))),
+        (OF_ANOTHER, Determinant::AppliedGroup(vec![direct(1, 1), direct(1, 2)])),
+        (1, Determinant::Applied(run(2))),
+    ];
+    assert_eq!(sent(1), expected, "in the order of the set");
 }

@@ -21,7 +21,7 @@ use rustbtl_fragments::ids::*;
 use rustbtl_rma::ids::Tick;
 use rustbtl_rma::machine::{Lane, Limits, Output, Rma};
 use rustbtl_rma::memory::Memory;
-use rustbtl_rma::record::Applied;
+use rustbtl_rma::record::{Applied, Recorded};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Address of the first window.
@@ -299,7 +299,9 @@ impl Process {
         let runs = self.windows().rma.take_recorded();
         let decisions = &mut self.host.memory.decisions;
         decisions.before_library_action();
-        for Applied { window, source, count, tick: Tick(tick) } in runs {
+        for recorded in runs {
+            let Recorded::Own(run) = recorded else { panic!("nothing is direct here") };
+            let Applied { window, source, count, tick: Tick(tick) } = run;
             decisions.applied(AppliedRun { window, source, count, tick });
             self.host.applied_runs += 1;
         }

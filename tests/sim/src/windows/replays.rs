@@ -4,10 +4,12 @@ use crate::options::Planted;
 use crate::process::Process;
 use crate::windows::calls::Place;
 use crate::world::World;
-use rustbtl_coordination::determinants::{AppliedRun, ReplayQuestion, ReplayStep, ReplaysEnd};
+use rustbtl_coordination::determinants::{
+    AppliedRun, PastRun, ReplayQuestion, ReplayStep, ReplaysEnd,
+};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use rustbtl_rma::ids::Tick;
-use rustbtl_rma::record::Applied;
+use rustbtl_rma::record::{Applied, Past};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Something between the coordinator and a rank.
@@ -56,9 +58,10 @@ impl Process {
     pub(crate) fn replay_windows(&mut self, planted: Option<Planted>) {
         let applied = self.host.memory.decisions.take_applied();
         self.host.forced_runs += applied.len() as u64;
-        let run = |AppliedRun { window, source, count, tick }| {
-            let tick = Tick(tick);
-            Applied { window, source, count, tick }
+        let run = |past| {
+            let PastRun::Own(run) = past else { panic!("nothing is direct here") };
+            let AppliedRun { window, source, count, tick } = run;
+            Applied { window, source, count, tick: Tick(tick) }
         };
         let mut runs: Vec<Applied> = applied.into_iter().map(run).collect();
         if planted == Some(Planted::WindowOrderForgotten) {
@@ -66,10 +69,12 @@ impl Process {
         }
         self.windows().follows = true;
         let rma = &mut self.windows().rma;
-        match planted {
+        let runs = runs.into_iter().map(Past::Own);
+        let begun = match planted {
             Some(Planted::WindowRecordDropped) => rma.begin_replay(runs),
             _ => rma.resume_replay(runs),
-        }
+        };
+        begun.expect("nothing is missing");
     }
 
     /// Where it stands, for messages.
@@ -92,7 +97,7 @@ impl Process {
     /// All are rolled back together: nothing of the past is left.
     pub(crate) fn forget_window_replay(&mut self) {
         let rma = &mut self.windows().rma;
-        rma.begin_replay([]);
+        rma.begin_replay([]).expect("nothing is missing");
         assert!(rma.end_replay(), "nothing is to be repeated");
     }
 }

@@ -1,0 +1,145 @@
+//! Sets that share memory: what a process makes known to its neighbours, how it calls the machine
+//! beside them, and what the world does about it.
+
+use crate::neighbours::{Hood, Shared, View};
+use crate::planted::Planted;
+use crate::process::{Process, window_id};
+use crate::world::World;
+use rustbtl_rma::ids::{CommRank, ContextId, OperationId};
+use rustbtl_rma::layout::Layout;
+use rustbtl_rma::machine::{Kind, LockMode, Nobody, Rma};
+use rustbtl_rma::record::Recorded;
+use std::rc::Rc;
+
+impl Process {
+    /// Neighbours see what this process has done.
+    pub fn publish(&mut self) {
+        let Some(shared) = self.hood.shared.clone() else { return };
+        let area = shared.area(self.hood.me);
+        shared.set_tick(self.hood.me, self.machine.tick());
+        for instance in 0..=self.instances.max(1) {
+            self.machine.publish_exposure(window_id(instance), &area);
+        }
+    }
+
+    /// The number of a rank that is of the same set.
+    pub fn neighbour(&self, rank: CommRank) -> Option<usize> {
+        let of_set = self.hood.shared.as_ref()?.allowed.borrow().len();
+        (rank.0 as usize).checked_sub(self.hood.first).filter(|&member| member < of_set)
+    }
+
+    /// The set begins to share memory: with new areas.
+    pub fn open_area(&mut self, hood: Hood) {
+        self.hood = hood;
+        let Some(shared) = self.hood.shared.clone() else { return };
+        let area = shared.area(self.hood.me);
+        let mut machine = self.machine.clone();
+        machine.open_area(&shared.lock(), &area, |_, rank| self.neighbour(rank));
+        self.machine = machine;
+    }
+
+    pub fn publish_window(&mut self, window: ContextId) {
+        let Some(shared) = self.hood.shared.clone() else { return };
+        let area = shared.area(self.hood.me);
+        let neighbours: Vec<_> =
+            (0..self.ranks).map(|rank| self.neighbour(CommRank(rank as u32))).collect();
+        self.machine.publish(window, &shared.lock(), &area, |rank| neighbours[rank.0 as usize]);
+    }
+
+    /// Call the machine, with neighbours or without.
+    pub fn call<T>(
+        &mut self,
+        near: impl FnOnce(&mut Rma, &mut View<'_>) -> T,
+        far: impl FnOnce(&mut Rma, &mut Nobody) -> T,
+    ) -> T {
+        match self.hood.shared.clone() {
+            Some(shared) => near(&mut self.machine, &mut View::new(&shared, self.hood.me)),
+            None => far(&mut self.machine, &mut Nobody),
+        }
+    }
+
+    pub fn access(
+        &mut self,
+        window: ContextId,
+        to: CommRank,
+        at: usize,
+        layout: &Layout,
+        kind: Kind,
+        data: &[u8],
+    ) -> OperationId {
+        let at = at as i64;
+        let operation = self.call(
+            |machine, hood| machine.access(hood, window, to, at, layout, kind, data),
+            |machine, hood| machine.access(hood, window, to, at, layout, kind, data),
+        );
+        operation.expect("in an epoch")
+    }
+
+    pub fn lock(&mut self, window: ContextId, to: CommRank, exclusive: bool, mode: LockMode) {
+        let wait = self.call(
+            |machine, hood| machine.lock_beside(hood, window, to, exclusive, mode),
+            |machine, hood| machine.lock_beside(hood, window, to, exclusive, mode),
+        );
+        self.waits.push(wait.expect("no epoch"));
+    }
+
+    pub fn unlock(&mut self, window: ContextId, to: CommRank) {
+        let wait = self.call(
+            |machine, hood| machine.unlock_beside(hood, window, to),
+            |machine, hood| machine.unlock_beside(hood, window, to),
+        );
+        self.waits.push(wait.expect("locked"));
+    }
+
+    pub fn action_on_window(&mut self) {
+        self.machine.action_on_window();
+        self.publish();
+    }
+}
+
+impl World {
+    /// The processes of a set share memory, which nobody has used.
+    pub fn open_areas(&mut self, set: usize) {
+        if !self.is_direct {
+            return;
+        }
+        let members = self.sets[set].members.clone();
+        let memories = members.iter().map(|&rank| self.processes[rank].memory.share()).collect();
+        let shared = Rc::new(Shared::new(memories, self.is(Planted::OldTick)));
+        for (me, &rank) in members.iter().enumerate() {
+            let hood = Hood { shared: Some(Rc::clone(&shared)), me, first: members[0] };
+            self.processes[rank].open_area(hood);
+        }
+        self.sets[set].shared = Some(shared);
+    }
+
+    /// What was recorded of neighbours goes into the set's order.
+    pub fn record_direct(&mut self, set: usize) {
+        let Some(shared) = self.sets[set].shared.clone() else { return };
+        for group in shared.recorded.borrow_mut().drain(..) {
+            self.report.determinants += 1;
+            self.report.direct += group.len();
+            let recorder = self.sets[set].members[0];
+            self.sets[set].recorded.push((recorder, Recorded::Group(group)));
+        }
+    }
+
+    /// Before anything else is recorded, and before anything leaves the set.
+    pub fn close_group(&mut self, set: usize) {
+        if let Some(shared) = self.sets[set].shared.clone()
+            && !self.is(Planted::GroupLeftOpen)
+        {
+            shared.close_group();
+            self.record_direct(set);
+        }
+    }
+
+    /// In free programs who is not in a call looks at its memory: nobody changes it then.
+    pub fn allow(&self, rank: usize) {
+        let set = &self.sets[self.set_of[rank]];
+        if let (true, Some(shared)) = (self.script.is_free, &set.shared) {
+            let is_in = |&member: &usize| member == rank || self.processes[member].in_call;
+            *shared.allowed.borrow_mut() = set.members.iter().map(is_in).collect();
+        }
+    }
+}
