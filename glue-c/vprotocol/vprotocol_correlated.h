@@ -56,6 +56,8 @@ void mca_vprotocol_correlated_window_made(int how, struct ompi_win_t *window,
                                           struct ompi_communicator_t *comm);
 /* One-sided communication of our own (vprotocol_correlated_onesided.c): from the parameter. */
 extern bool mca_vprotocol_correlated_one_sided;
+/* Memory of MPI_Win_allocate up to this size may be mapped by other ranks of the node. */
+extern uint64_t mca_vprotocol_correlated_window_mapped_max;
 void mca_osc_correlated_open(void);
 /* Data that was fetched from a window is here. */
 void mca_osc_correlated_fetched(rustbtl_operation_t *op);

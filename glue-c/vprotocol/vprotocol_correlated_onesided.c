@@ -95,6 +95,9 @@ static void window_release(mca_osc_correlated_window_t *window)
 {
     rustbtl_window_memory_unmap(window->attached, window->attached_bytes);
     free(window->memory);
+    if (NULL != window->mapped) {
+        rustbtl_window_memory_disown(window->mapped);
+    }
     if (NULL != window->comm) {
         ompi_comm_free(&window->comm);
     }
@@ -224,6 +227,14 @@ static int make_memory(mca_osc_correlated_window_t *window, void **base, size_t 
         }
         return rc;
     }
+    if (MPI_WIN_FLAVOR_ALLOCATE == window->flavor && 1 < window->size && 0 != size
+        && size <= mca_vprotocol_correlated_window_mapped_max) {
+        window->mapped = rustbtl_window_memory_own(size);
+        if (NULL != window->mapped) {
+            *base = window->mapped;
+            return OMPI_SUCCESS;
+        }
+    }
     if (MPI_WIN_FLAVOR_ALLOCATE == window->flavor || MPI_WIN_FLAVOR_SHARED == window->flavor) {
         if (0 != posix_memalign(&window->memory, ALIGNMENT, 0 == size ? ALIGNMENT : size)) {
             window->memory = NULL;
@@ -342,6 +353,7 @@ static int component_select(struct ompi_win_t *win, void **base, size_t size, in
         window_release(window);
         return made ? all : rc;
     }
+    rustbtl_window_map(window->window, (uint8_t *const *) window->bases, (uint32_t) window->size);
     if (no_locks) {
         win->w_flags |= OMPI_WIN_NO_LOCKS;
     }

@@ -55,6 +55,7 @@ static double overhead_max = 3;
 static uint8_t one_sided;
 
 bool mca_vprotocol_correlated_one_sided = false;
+uint64_t mca_vprotocol_correlated_window_mapped_max = 8 << 20;
 static int log_full = RUSTBTL_LOG_SUSPEND;
 
 int mca_vprotocol_correlated_priority = 100;
@@ -257,6 +258,11 @@ static void register_rest(rustbtl_config_t *c)
          "One-sided communication (MPI_Win_*) goes over a component of our own, which is logged "
          "and replayed like messages. Off: over a component of Open MPI, and sets with windows "
          "are not rolled back alone.");
+    (void) bytes("window_mapped_max", &mca_vprotocol_correlated_window_mapped_max, 6,
+                 "Memory that MPI_Win_allocate gives, up to so many bytes (suffixes k, m, g), is "
+                 "mapped by the other ranks of the set on the node, who read and write it directly. "
+                 "Such memory is copied while a checkpoint keeps the program waiting. What is "
+                 "larger they access by messages and system calls.");
     flag("summary", &want_summary, &c->summary, 3,
          "Print a table of the traffic of all processes in MPI_Finalize.");
     (void) number("verbose", &c->verbose, 9,

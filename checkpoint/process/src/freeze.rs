@@ -71,6 +71,9 @@ pub struct FreezeOptions<'a> {
     pub dropped: &'a [RawFd],
     /// Memory that is neither stored nor mapped again; whole mappings.
     pub exclude: &'a [Range<usize>],
+    /// Shared mappings whose content is in the image of another process, which is restored on the
+    /// same machine: they are mapped again. Whole mappings.
+    pub elsewhere: &'a [Range<usize>],
     /// Memory whose contents nobody needs: it is mapped again, and empty. Whole pages of private
     /// memory without a file. The frozen child does not share it, so that this process can write to
     /// it at once, and the pause does not grow with it.
@@ -102,6 +105,7 @@ impl Default for FreezeOptions<'_> {
             muted: &[],
             dropped: &[],
             exclude: &[],
+            elsewhere: &[],
             dead: &[],
             copying: Copying::default(),
             after_suspended: None,
@@ -121,6 +125,7 @@ impl core::fmt::Debug for FreezeOptions<'_> {
             .field("muted", &self.muted)
             .field("dropped", &self.dropped)
             .field("exclude", &self.exclude)
+            .field("elsewhere", &self.elsewhere)
             .field("dead", &self.dead)
             .field("copying", &self.copying)
             .field("suspend_timeout_ms", &self.suspend_timeout_ms)

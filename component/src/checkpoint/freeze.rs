@@ -41,6 +41,7 @@ pub fn received_vectors(driver: &Driver) -> Vec<(PeerId, Vec<u8>)> {
 fn left_out(driver: &Driver) -> (Vec<RawFd>, Vec<Range<usize>>) {
     let mut descriptors = driver.host.transports.descriptors();
     let ranges = driver.host.transports.memory();
+    descriptors.extend(driver.host.windows.mapped.descriptors());
     descriptors.extend(crate::determinants::coordinator_link::COORDINATOR_LINK.descriptor());
     (descriptors, ranges)
 }
@@ -62,6 +63,7 @@ pub(crate) fn take(
         }
     };
     driver.close_windows();
+    let elsewhere = driver.host.windows.mapped.elsewhere();
     let (mut dropped, exclude) = left_out(driver);
     dropped.extend(files.iter().flat_map(Beginning::descriptors));
     let record = files.as_ref().map(Beginning::record);
@@ -104,6 +106,7 @@ pub(crate) fn take(
         muted: &muted,
         dropped: &dropped,
         exclude: &exclude,
+        elsewhere: &elsewhere,
         dead: &dead,
         copying: Copying::ForkOrPause,
         while_paused: Some(&mut while_paused),

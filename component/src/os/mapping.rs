@@ -46,6 +46,24 @@ impl From<OsError> for OpenError {
     }
 }
 
+/// Nobody makes it shorter or longer, or takes this back.
+const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// Why memory of another process was not mapped.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SealedError {
+    /// A system call failed.
+    Os(OsError),
+    /// It is not what [`SharedMemory::sealed`] makes, or of another size.
+    Other,
+}
+
+impl From<OsError> for SealedError {
+    fn from(error: OsError) -> Self {
+        Self::Os(error)
+    }
+}
+
 fn c_path(path: &Path) -> Result<CString, OsError> {
     CString::new(path.as_os_str().as_bytes())
         .map_err(|_| OsError::with_code("open", path.display().to_string(), libc::EINVAL))
@@ -151,6 +169,65 @@ impl SharedMemory {
             return Err(OpenError::Size(status.st_size as u64));
         }
         Ok(Self::map(&file, bytes, || path.display().to_string())?)
+    }
+
+    /// New memory without a name, of a size that nobody changes any more; it is there as long as
+    /// somebody has it open or mapped.
+    pub fn sealed(bytes: usize) -> Result<(Self, OwnedFd), OsError> {
+        let on = || format!("memory of {bytes} bytes");
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: a C string.
+        let fd = unsafe { libc::memfd_create(c"rustbtl-window".as_ptr(), flags) };
+        if fd < 0 {
+            return Err(OsError::last("memfd_create", on()));
+        }
+        // SAFETY: just opened, owned by nobody else.
+        let file = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: the descriptor is open.
+        if unsafe { libc::ftruncate(fd, bytes as i64) } != 0 {
+            return Err(OsError::last("ftruncate", on()));
+        }
+        // SAFETY: the descriptor is open.
+        if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, SEALS) } != 0 {
+            return Err(OsError::last("fcntl", on()));
+        }
+        Ok((Self::map(&file, bytes, on)?, file))
+    }
+
+    /// Such memory of another process of this user, which has it open.
+    ///
+    /// # Errors
+    /// It cannot be opened, or is something else.
+    pub fn of_process(pid: i32, descriptor: RawFd, bytes: usize) -> Result<Self, SealedError> {
+        let path = format!("/proc/{pid}/fd/{descriptor}");
+        let name = c_path(Path::new(&path))?;
+        // Nothing is opened that could have an effect: its kind is known before.
+        // SAFETY: a C string.
+        let fd = unsafe { libc::open(name.as_ptr(), libc::O_PATH | libc::O_CLOEXEC) };
+        if fd < 0 {
+            return Err(OsError::last("open", path).into());
+        }
+        // SAFETY: just opened, owned by nobody else.
+        let found = status(&unsafe { OwnedFd::from_raw_fd(fd) }, || path.clone())?;
+        let is_file = found.st_mode & libc::S_IFMT == libc::S_IFREG && found.st_nlink == 0;
+        if !is_file || found.st_size as u64 != bytes as u64 {
+            return Err(SealedError::Other);
+        }
+        // SAFETY: a C string.
+        let fd = unsafe { libc::open(name.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+        if fd < 0 {
+            return Err(OsError::last("open", path).into());
+        }
+        // SAFETY: just opened, owned by nobody else.
+        let file = unsafe { OwnedFd::from_raw_fd(fd) };
+        let opened = status(&file, || path.clone())?;
+        // SAFETY: the descriptor is open.
+        let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
+        let is_same = (opened.st_dev, opened.st_ino) == (found.st_dev, found.st_ino);
+        if !is_same || seals < 0 || seals & SEALS != SEALS {
+            return Err(SealedError::Other);
+        }
+        Ok(Self::map(&file, bytes, || path.clone())?)
     }
 
     fn map(file: &OwnedFd, bytes: usize, on: impl Fn() -> String) -> Result<Self, OsError> {

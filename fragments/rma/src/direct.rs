@@ -102,6 +102,12 @@ pub struct WindowEntry {
     by_message: AtomicU32,
     /// How many wait at the owner for the lock.
     waiting: AtomicU32,
+    /// The owner's descriptor of the memory, if it may be mapped, and 1.
+    descriptor: AtomicU32,
+    /// Bytes that may be mapped.
+    bytes: AtomicU64,
+    /// Who has mapped the owner's memory finds this mark there.
+    mark: AtomicU64,
 }
 
 const _: () = assert!(size_of::<TargetLine>() == 64 && size_of::<WindowEntry>() == 64);
@@ -219,9 +225,10 @@ impl<'a> TargetArea<'a> {
         let number = self.entries.iter().position(|e| e.name.load(Ordering::Relaxed) == 0)?;
         let EntryRef { entry, cells } = self.entry(number)?;
         cells.iter().for_each(|cell| cell.store(0, Ordering::Relaxed));
-        for word in [&entry.direct, &entry.by_message, &entry.waiting] {
+        for word in [&entry.direct, &entry.by_message, &entry.waiting, &entry.descriptor] {
             word.store(0, Ordering::Relaxed);
         }
+        entry.mark.store(0, Ordering::Relaxed);
         entry.base.store(base, Ordering::Relaxed);
         entry.fences.store(fences, Ordering::Relaxed);
         // [entry]
@@ -244,8 +251,33 @@ impl EntryRef<'_> {
         self.entry.name.store(0, Ordering::Release);
     }
 
-    pub(crate) fn base(&self) -> u64 {
+    /// Address of the window's first byte in its owner's memory.
+    pub fn base(&self) -> u64 {
         self.entry.base.load(Ordering::Relaxed)
+    }
+
+    /// The owner's descriptor of the window's memory and its bytes, if it may be mapped.
+    pub fn offered(&self) -> Option<(i32, u64)> {
+        // [offer] the size belongs to the descriptor.
+        let descriptor = self.entry.descriptor.load(Ordering::Acquire).checked_sub(1)?;
+        Some((i32::try_from(descriptor).ok()?, self.entry.bytes.load(Ordering::Relaxed)))
+    }
+
+    /// The owner says so.
+    pub fn offer(&self, descriptor: i32, bytes: u64) {
+        self.entry.bytes.store(bytes, Ordering::Relaxed);
+        // [offer]
+        self.entry.descriptor.store(descriptor as u32 + 1, Ordering::Release);
+    }
+
+    /// The owner's mark; 0: there is none.
+    pub fn mark(&self) -> u64 {
+        self.entry.mark.load(Ordering::Acquire)
+    }
+
+    /// The owner has written it to its memory.
+    pub fn set_mark(&self, mark: u64) {
+        self.entry.mark.store(mark, Ordering::Release);
     }
 
     /// Fences that the owner has left.

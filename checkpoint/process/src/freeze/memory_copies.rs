@@ -98,7 +98,12 @@ impl MemoryCopies {
             run.encode(description);
         }
         for map in proc_files::lines(maps).filter_map(MapLine::parse) {
-            let stored = map.is_shared() && !is_excluded(options, map.start) && must_store(&map)?;
+            let is_elsewhere =
+                options.elsewhere.iter().any(|range| range.start as u64 == map.start);
+            let stored = map.is_shared()
+                && !is_elsewhere
+                && !is_excluded(options, map.start)
+                && must_store(&map)?;
             if stored && !self.done.items().contains(&(map.device, map.inode)) {
                 self.mapping(&map, description, fork)?;
             }

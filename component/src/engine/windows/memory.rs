@@ -27,18 +27,13 @@ impl Memory for ProcessMemory {
 
 /// Memory of a neighbour, or the own. The machine has checked addresses against the window's
 /// memory, as its owner has published it.
-pub struct PeerMemory(Option<(i32, Glue)>);
-
-impl PeerMemory {
-    /// Of the process with this id.
-    pub fn of(pid: i32, glue: Glue) -> Self {
-        Self(Some((pid, glue)))
-    }
-
+pub enum PeerMemory {
     /// Of this process.
-    pub fn own() -> Self {
-        Self(None)
-    }
+    Own,
+    /// It is mapped here, so far from where its owner has it.
+    Mapped(u64),
+    /// It is the memory of the process with this id.
+    Of(i32, Glue),
 }
 
 /// Without the access nothing can go on. A neighbour that has ended takes this process with it: all
@@ -53,7 +48,11 @@ fn failed(glue: &Glue, error: &OsError) -> ! {
 
 impl Memory for PeerMemory {
     fn read(&self, address: u64, into: &mut [u8]) {
-        let Some((pid, glue)) = &self.0 else { return ProcessMemory.read(address, into) };
+        let (pid, glue) = match self {
+            Self::Own => return ProcessMemory.read(address, into),
+            Self::Mapped(delta) => return ProcessMemory.read(address.wrapping_add(*delta), into),
+            Self::Of(pid, glue) => (pid, glue),
+        };
         // SAFETY: `into` is writable and borrowed.
         let done = unsafe { read_memory(*pid, address, into.as_mut_ptr(), into.len()) };
         if let Err(error) = done {
@@ -62,7 +61,11 @@ impl Memory for PeerMemory {
     }
 
     fn write(&mut self, address: u64, from: &[u8]) {
-        let Some((pid, glue)) = &self.0 else { return ProcessMemory.write(address, from) };
+        let (pid, glue) = match self {
+            Self::Own => return ProcessMemory.write(address, from),
+            Self::Mapped(delta) => return ProcessMemory.write(address.wrapping_add(*delta), from),
+            Self::Of(pid, glue) => (pid, glue),
+        };
         // SAFETY: `from` is readable.
         let done = unsafe { write_memory(*pid, address, from.as_ptr(), from.len()) };
         if let Err(error) = done {

@@ -4,16 +4,19 @@
 //! * `inbox`: messages of the engine whose receiver is the machine, in the order of their streams;
 //! * `messages`: messages that this process sends for the machine, and buffers of those that come;
 //! * `memory`: the process's memory, as the machine touches it;
+//! * `mapped`: memory of windows that several processes have mapped;
 //! * `neighbours`: ranks that act on each other's windows themselves;
 //! * `progress`: one step of the machine: apply, record, send, in this order.
 
 pub mod inbox;
+pub mod mapped;
 pub mod memory;
 pub mod messages;
 pub mod neighbours;
 pub mod progress;
 
 use crate::engine::windows::inbox::Inbox;
+use crate::engine::windows::mapped::MappedMemory;
 use crate::engine::windows::messages::{MESSAGE_BYTES_MAX, Stream};
 use crate::engine::windows::neighbours::Neighbours;
 use crate::ffi::operation::Op;
@@ -83,6 +86,8 @@ pub struct Windows {
     pub(crate) holds: bool,
     /// Who waits for a lock here gets it when a neighbour gives it back, who says nothing.
     pub(crate) lock_waiters: bool,
+    /// Memory that neighbours map, and theirs.
+    pub(crate) mapped: MappedMemory,
     /// Since there are windows; `None`: there are none.
     pub(crate) neighbours: Option<Neighbours>,
 }
@@ -98,6 +103,7 @@ impl Default for Windows {
             finished: Vec::new(),
             holds: false,
             lock_waiters: false,
+            mapped: MappedMemory::default(),
             neighbours: None,
         }
     }

@@ -11,6 +11,7 @@ use crate::engine::driver_state::Driver;
 use crate::engine::host::EngineHost;
 use crate::engine::recording::flush;
 use crate::engine::transport_set::TransportSet;
+use crate::engine::windows::mapped::{MappedMemory, Offer};
 use crate::engine::windows::memory::PeerMemory;
 use crate::ffi::table::Glue;
 use crate::os::yield_now;
@@ -21,7 +22,7 @@ use rustbtl_coordination::control::ReplayBlocker;
 use rustbtl_coordination::determinants::{AppliedRun, DirectRun};
 use rustbtl_fragments::host::Host;
 use rustbtl_fragments::ids::{CommRank, ContextId, PeerId};
-use rustbtl_rma::direct::{GroupRun, SetGroup, TargetArea};
+use rustbtl_rma::direct::{EntryRef, GroupRun, SetGroup, TargetArea};
 use rustbtl_rma::ids::Tick;
 use rustbtl_rma::machine::{Neighbourhood, Rma};
 use rustbtl_rma::record::Applied;
@@ -30,6 +31,9 @@ const POLLS: &str = "it polls memory of a window that another rank of its set ha
                      directly, and when it has seen that is not recorded";
 const SAW_A_STORE: &str = "it has got from a window what another rank of its set had stored there, \
                            without any call in between: when is not recorded";
+
+/// So many bytes are worth a system call, where a message would take another two copies.
+const ATTACHED_BYTES_MIN: u64 = 4096;
 
 /// Which process a neighbour is, as far as that is known.
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +102,7 @@ impl Neighbours {
 pub(crate) struct Reach<'a> {
     neighbours: &'a Neighbours,
     transports: &'a TransportSet,
+    mapped: &'a MappedMemory,
     record: &'a mut RecorderState,
     own: PeerId,
     memory: PeerMemory,
@@ -124,13 +129,37 @@ impl<'a> Neighbourhood<'a> for Reach<'a> {
     }
 
     #[inline]
-    fn memory(&mut self, neighbour: usize) -> &mut PeerMemory {
-        let process = self.neighbours.all.get(neighbour).map(|it| it.process.get());
-        self.memory = match process {
-            Some(Process::Other(pid)) => PeerMemory::of(pid, self.glue),
-            _ => PeerMemory::own(),
+    fn memory(
+        &mut self,
+        neighbour: usize,
+        (window, entry): (ContextId, EntryRef<'a>),
+    ) -> &mut PeerMemory {
+        self.memory = match self.neighbours.all.get(neighbour) {
+            Some(Neighbour { process, rank }) => match process.get() {
+                Process::Other(pid) => match self.mapped.delta((window, *rank), entry.mark()) {
+                    Some(delta) => PeerMemory::Mapped(delta),
+                    None => PeerMemory::Of(pid, self.glue),
+                },
+                _ => PeerMemory::Own,
+            },
+            None => PeerMemory::Own,
         };
         &mut self.memory
+    }
+
+    #[inline]
+    fn is_quicker(
+        &self,
+        neighbour: usize,
+        (window, entry): (ContextId, EntryRef<'a>),
+        bytes: u64,
+    ) -> bool {
+        let Some(Neighbour { process, rank }) = self.neighbours.all.get(neighbour) else {
+            return false;
+        };
+        matches!(process.get(), Process::Myself)
+            || bytes >= ATTACHED_BYTES_MIN
+            || self.mapped.delta((window, *rank), entry.mark()).is_some()
     }
 
     fn give_way(&self) {
@@ -154,11 +183,12 @@ impl EngineHost {
     ) -> T {
         let own = PeerId(self.peers.rank());
         let Self { windows, transports, record, glue, .. } = self;
+        let mapped = &windows.mapped;
         match &windows.neighbours {
             None => far(&mut windows.rma),
             Some(neighbours) => {
-                let (memory, glue) = (PeerMemory::own(), *glue);
-                let mut reach = Reach { neighbours, transports, record, own, memory, glue };
+                let (memory, glue) = (PeerMemory::Own, *glue);
+                let mut reach = Reach { neighbours, transports, mapped, record, own, memory, glue };
                 near(&mut windows.rma, &mut reach)
             }
         }
@@ -185,6 +215,23 @@ impl EngineHost {
             && let Some(area) = transports.window_area(neighbours.me)
         {
             windows.rma.publish_exposure(window, &area);
+        }
+    }
+
+    /// Neighbours may map the window's memory, if it is made for that; and who has mapped it knows by
+    /// its mark that it is that.
+    fn offer_memory(&mut self, window: ContextId) {
+        let EngineHost { windows, transports, .. } = self;
+        if let Some(neighbours) = &windows.neighbours
+            && let Some(area) = transports.window_area(neighbours.me)
+            && let Some(entry) = area.find(window).and_then(|at| area.entry(at))
+        {
+            if let Some(Offer { descriptor, bytes }) = windows.mapped.offer(entry.base()) {
+                entry.offer(descriptor, bytes);
+            }
+            if windows.mapped.has(entry.base()) {
+                entry.set_mark(windows.mapped.mark());
+            }
         }
     }
 
@@ -245,6 +292,11 @@ impl Driver {
         Some(Neighbours { me: me_at, first, all })
     }
 
+    /// Are there any?
+    pub(crate) fn has_neighbours(&mut self) -> bool {
+        self.host.windows.neighbours.is_some() || self.find_neighbours().is_some()
+    }
+
     /// Numbers of a window's ranks that are neighbours; and which are of the own set at all.
     fn neighbours_of(&mut self, window: ContextId, ranks: u32) -> Vec<Option<usize>> {
         let comm = self.host.windows.comms.get(&window).copied();
@@ -277,7 +329,7 @@ impl Driver {
     pub(crate) fn publish_window(&mut self, window: ContextId, ranks: u32) {
         let is_first = self.host.windows.neighbours.is_none();
         if is_first {
-            self.reopen_windows();
+            self.open_windows();
         }
         let numbers = self.neighbours_of(window, ranks);
         let of = |rank: CommRank| numbers.get(rank.0 as usize).copied().flatten();
@@ -288,6 +340,35 @@ impl Driver {
             && let Some((group, area)) = neighbours.own_area(transports)
         {
             windows.rma.publish(window, &group.lock(yield_now), &area, of);
+        }
+        self.host.offer_memory(window);
+    }
+
+    /// All ranks have made the window: map what neighbours offer. `shared`: where the program has
+    /// mapped all ranks' memory itself.
+    pub(crate) fn map_window(&mut self, window: ContextId, shared: Option<&[*mut u8]>) {
+        let ranks = self.host.windows.rma.windows().find(|(name, _)| *name == window);
+        let numbers = self.neighbours_of(window, ranks.map_or(0, |(_, ranks)| ranks));
+        let EngineHost { windows, transports, .. } = &mut self.host;
+        let Some(neighbours) = &windows.neighbours else { return };
+        for (rank, number) in numbers.into_iter().enumerate() {
+            let Some(number) = number.filter(|&number| number != neighbours.me) else { continue };
+            if !neighbours.is_accessible(number, transports) {
+                continue;
+            }
+            let Neighbour { rank: of, process } = &neighbours.all[number];
+            let Some(area) = transports.window_area(number) else { continue };
+            let Some(entry) = area.find(window).and_then(|at| area.entry(at)) else { continue };
+            let here = shared.and_then(|shared| shared.get(rank)).filter(|at| !at.is_null());
+            if let Some(here) = here {
+                windows.mapped.is_at((window, *of), *here as u64, entry.base());
+            } else if let (Some((descriptor, bytes)), Process::Other(pid)) =
+                (entry.offered(), process.get())
+            {
+                // Without it, it is accessed otherwise.
+                let offer = Offer { descriptor, bytes };
+                let _ = windows.mapped.map((window, *of), pid, offer, entry.base());
+            }
         }
     }
 
@@ -317,6 +398,19 @@ impl Driver {
         if !self.host.windows.rma.has_windows() {
             return;
         }
+        self.open_windows();
+        let known = self.host.windows.neighbours.as_ref().map_or(&[][..], |known| &known.all);
+        let is_here = |rank| {
+            let of = known.iter().find(|neighbour| neighbour.rank == rank);
+            of.is_some_and(|neighbour| !matches!(neighbour.process.get(), Process::None))
+        };
+        self.host.windows.mapped.restored(is_here);
+        let names: Vec<_> = self.host.windows.rma.windows().map(|(window, _)| window).collect();
+        names.into_iter().for_each(|window| self.host.offer_memory(window));
+    }
+
+    /// The area is new.
+    fn open_windows(&mut self) {
         self.host.windows.neighbours = self.find_neighbours();
         let windows: Vec<_> = self.host.windows.rma.windows().collect();
         let numbers: Vec<_> = windows

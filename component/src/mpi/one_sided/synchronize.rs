@@ -32,15 +32,13 @@ fn wait_for(begin: impl FnOnce(&mut Rma) -> Result<Wait, RmaError>) -> i32 {
     begin_polled(|host| begin(&mut host.windows.rma))
 }
 
-/// The same, where as a rule there is nothing to wait for: others are not looked for then.
+/// The same, where as a rule there is nothing to wait for: others are not looked for then, and what
+/// was issued before is not sent. (Nor where a replay has something to wait for: it sends the same
+/// messages as before.)
 fn begin(begin: impl FnOnce(&mut EngineHost) -> Result<Wait, RmaError>) -> i32 {
     let begun = access(|driver| {
         let wait = begin(&mut driver.host)?;
-        let over = poll(driver, &wait);
-        if over.is_none() {
-            driver.host.windows.rma.send_batches();
-        }
-        Ok((over, wait))
+        Ok((poll(driver, &wait), wait))
     });
     match begun {
         Err(error) | Ok((Some(Err(error)), _)) => code(Err(error)),
@@ -227,12 +225,14 @@ pub extern "C" fn rustbtl_window_lock(
 ) -> i32 {
     let mode = lock_mode(no_check, granted);
     let (window, target, exclusive) = (ContextId(window), CommRank(target), exclusive != 0);
-    begin(|host| {
+    let lock = |host: &mut EngineHost| {
         host.beside(
             |rma, reach| rma.lock_beside(reach, window, target, exclusive, mode),
             |rma| rma.lock(window, target, exclusive, mode),
         )
-    })
+    };
+    // Whether it is granted at once depends on others, what is sent must not.
+    if mode == LockMode::Granted { begin_polled(lock) } else { begin(lock) }
 }
 
 fn lock_mode(no_check: i32, granted: i32) -> LockMode {
@@ -259,7 +259,8 @@ pub extern "C" fn rustbtl_window_unlock(window: u32, target: u32) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_window_lock_all(window: u32, no_check: i32, granted: i32) -> i32 {
     let mode = lock_mode(no_check, granted);
-    begin(|host| host.windows.rma.lock_all(ContextId(window), mode))
+    let lock = |host: &mut EngineHost| host.windows.rma.lock_all(ContextId(window), mode);
+    if mode == LockMode::Granted { begin_polled(lock) } else { begin(lock) }
 }
 
 /// MPI_Win_unlock_all.

@@ -59,6 +59,41 @@ pub unsafe extern "C" fn rustbtl_window_make(setup: *const WindowSetup, window: 
     code(result)
 }
 
+/// All ranks have made the window: memory of neighbours is mapped. `shared`: null, or where the
+/// program has mapped each rank's memory.
+///
+/// # Safety
+/// `shared` is null or has an address for each of `size` ranks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_window_map(window: u32, shared: *const *mut u8, size: u32) {
+    let shared = match shared.is_null() {
+        true => None,
+        // SAFETY: the caller's promise.
+        false => Some(unsafe { core::slice::from_raw_parts(shared, size as usize) }),
+    };
+    map(ContextId(window), shared);
+}
+
+fn map(window: ContextId, addresses: Option<&[*mut u8]>) {
+    shared().enter().map_window(window, addresses);
+}
+
+/// Memory for a window that neighbours may map; null: there are none, or there is no memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_window_memory_own(bytes: u64) -> *mut u8 {
+    let mut driver = shared().enter();
+    if !driver.has_neighbours() {
+        return core::ptr::null_mut();
+    }
+    driver.host.windows.mapped.make(bytes as usize).unwrap_or(core::ptr::null_mut())
+}
+
+/// It is not used any more.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_window_memory_disown(memory: *mut u8) {
+    shared().enter().host.windows.mapped.drop_own(memory);
+}
+
 /// May it be freed? To be asked before the barrier of MPI_Win_free.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_window_may_free(window: u32) -> i32 {
@@ -76,6 +111,7 @@ pub extern "C" fn rustbtl_window_free(window: u32) -> i32 {
         if result.is_ok() {
             driver.host.windows.comms.remove(&window);
             driver.host.windows.served.remove(&window);
+            driver.host.windows.mapped.unmap(window);
         }
         driver.update_slow_path();
         code(result)

@@ -20,8 +20,11 @@ pub trait Neighbourhood<'a> {
     fn group(&self) -> Option<&'a SetGroup>;
     /// What a neighbour shares; `None`: nothing, now.
     fn area(&self, neighbour: usize) -> Option<TargetArea<'a>>;
-    /// Its memory.
-    fn memory(&mut self, neighbour: usize) -> &mut Self::Memory;
+    /// Its memory, of a window that has this entry.
+    fn memory(&mut self, neighbour: usize, of: (ContextId, EntryRef<'a>)) -> &mut Self::Memory;
+    /// Is it quicker to access so many bytes (0: some, read and written, or in several pieces)
+    /// directly than by message?
+    fn is_quicker(&self, neighbour: usize, of: (ContextId, EntryRef<'a>), bytes: u64) -> bool;
     /// Somebody else has the lock for long: leave the processor to others.
     fn give_way(&self);
     /// Record a group, before its lock is released (D2).
@@ -43,8 +46,11 @@ impl<'a> Neighbourhood<'a> for Nobody {
     fn area(&self, _: usize) -> Option<TargetArea<'a>> {
         None
     }
-    fn memory(&mut self, _: usize) -> &mut Self {
+    fn memory(&mut self, _: usize, _: (ContextId, EntryRef<'a>)) -> &mut Self {
         self
+    }
+    fn is_quicker(&self, _: usize, _: (ContextId, EntryRef<'a>), _: u64) -> bool {
+        false
     }
     fn give_way(&self) {}
     fn record(&mut self, _: Vec<GroupRun>) {}
@@ -194,8 +200,12 @@ impl Rma {
         (id, target): (ContextId, CommRank),
         (epoch, must_lock): (Epoch, bool),
         what: u32,
+        bytes: u64,
     ) -> Option<Near<'a>> {
         let near = self.find_near(hood, id, target)?;
+        if !hood.is_quicker(near.index, (id, near.entry), bytes) {
+            return None;
+        }
         let found = self.windows.get(&id)?;
         if !near.is_exposed(epoch, what) {
             return None;
@@ -320,9 +330,9 @@ impl Rma {
         let mut fetched = Vec::new();
         let is_passive = epoch == Epoch::Passive;
         let mut done = Ok(());
-        let memory = near.index;
+        let (index, of) = (near.index, (id, near.entry));
         if !action.is_atomic() {
-            done = super::apply::access(action, hood.memory(memory), &mut fetched, address);
+            done = super::apply::access(action, hood.memory(index, of), &mut fetched, address);
         }
         if !action.is_ordered(epoch) {
             return done.map(|()| fetched);
@@ -330,7 +340,7 @@ impl Rma {
         // An access that is refused counts as well: its message would have been applied.
         let locked = near.lock(hood);
         if action.is_atomic() {
-            done = super::apply::access(action, hood.memory(memory), &mut fetched, address);
+            done = super::apply::access(action, hood.memory(index, of), &mut fetched, address);
         }
         near.count(&locked, (id, source), is_passive);
         if is_passive && action.writes() {

@@ -142,7 +142,7 @@ impl Rma {
         let operation = self.next_operation();
         let action = Action::CompareAndSwap { displacement, primitive, compare, new };
         let to = (window, target);
-        if let Some(near) = self.near(hood, to, (epoch, must_lock), READS | WRITES) {
+        if let Some(near) = self.near(hood, to, (epoch, must_lock), READS | WRITES, 0) {
             self.is_locked(to, must_lock);
             let data = self.access_near(hood, &near, window, target, epoch, &action)?;
             self.fetched_near(operation, 0, data, true);
@@ -238,7 +238,12 @@ impl Rma {
         let (epoch, must_lock) = self.enter(window, target, displacement, layout)?;
         let operation = self.next_operation();
         let to = (window, target);
-        let near = self.near(hood, to, (epoch, must_lock), access.needs());
+        let in_one = match (access, layout) {
+            (Kind::Put | Kind::Get, Layout::Contiguous { primitive, .. }) => primitive.is_dense(),
+            _ => false,
+        };
+        let bytes = if in_one { all } else { 0 };
+        let near = self.near(hood, to, (epoch, must_lock), access.needs(), bytes);
         match near {
             Some(_) => self.is_locked(to, must_lock),
             None => self.lock_first(to, must_lock)?,

@@ -1,8 +1,8 @@
 //! What the processes of a set share: areas, and each other's memory.
 
 use crate::process::Cells;
-use rustbtl_rma::direct::{GroupRun, Locked, OwnedArea, SetGroup, TargetArea};
-use rustbtl_rma::ids::Tick;
+use rustbtl_rma::direct::{EntryRef, GroupRun, Locked, OwnedArea, SetGroup, TargetArea};
+use rustbtl_rma::ids::{ContextId, Tick};
 use rustbtl_rma::machine::Neighbourhood;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -96,7 +96,10 @@ impl<'a> Neighbourhood<'a> for View<'a> {
     fn area(&self, neighbour: usize) -> Option<TargetArea<'a>> {
         self.shared.allowed.borrow()[neighbour].then(|| self.shared.area(neighbour))
     }
-    fn memory(&mut self, neighbour: usize) -> &mut Cells {
+    fn is_quicker(&self, _: usize, _: (ContextId, EntryRef<'a>), _: u64) -> bool {
+        true
+    }
+    fn memory(&mut self, neighbour: usize, _: (ContextId, EntryRef<'a>)) -> &mut Cells {
         &mut self.memories[neighbour]
     }
     fn give_way(&self) {}
