@@ -1,14 +1,14 @@
 //! Counters of an endless range of lanes, as runs of neighbours with equal counts.
 //!
 //! Nonblocking collectives go through the lanes one after the other and come back to none: the
-//! newest lanes have an array, and what leaves it most often makes the last run longer. Neither
-//! searches, nor allocates.
+//! newest lanes have an array, and what leaves it makes the last run longer or is a new last one.
+//! Neither searches.
 //!
 //! Invariants:
 //! * R1 Runs do not overlap, none is empty, none has count 0.
 //! * R2 Neighbouring runs that touch have different counts, as [`Runs::iter`] gives them.
-//! * R3 Lanes from `Newest::first` on have their count in `Newest` or none; those of `Newest::last`
-//!   are below them, and those of the map below these.
+//! * R3 Lanes from `Newest::first` on have their count in its array or none; those of
+//!   `Newest::left` are below them, and those of the map below these.
 
 use std::collections::BTreeMap;
 
@@ -21,8 +21,8 @@ struct Newest {
     first: u32,
     /// Of lane `l` at `l % NEWEST`.
     counts: [u64; NEWEST as usize],
-    /// First lane, last lane and count of what left last. Count 0: nothing.
-    last: (u32, u32, u64),
+    /// First lane, last lane and count of the runs that have left, in order.
+    left: Vec<(u32, u32, u64)>,
 }
 
 impl Newest {
@@ -34,21 +34,24 @@ impl Newest {
         &mut self.counts[(lane % NEWEST) as usize]
     }
 
-    /// The first lane leaves. Gives the run that ends with this, if one does.
-    fn slide(&mut self) -> Option<(u32, u32, u64)> {
+    /// The first lane leaves.
+    fn slide(&mut self) {
         let lane = self.first;
         let count = core::mem::take(self.count(lane));
         self.first += 1;
-        let (_, end, same) = &mut self.last;
         if count == 0 {
-            return None;
+            return;
         }
-        if *same == count && *end + 1 == lane {
-            *end = lane;
-            return None;
+        match self.left.last_mut() {
+            Some((_, end, same)) if *same == count && *end + 1 == lane => *end = lane,
+            _ => self.left.push((lane, lane, count)),
         }
-        let before = core::mem::replace(&mut self.last, (lane, lane, count));
-        (before.2 > 0).then_some(before)
+    }
+
+    /// Which of those that have left spans this lane.
+    fn run_of(&self, lane: u32) -> Option<usize> {
+        let at = self.left.partition_point(|&(first, _, _)| first <= lane).checked_sub(1)?;
+        (lane <= self.left[at].1).then_some(at)
     }
 }
 
@@ -68,9 +71,8 @@ impl Runs {
                 let at = (lane % NEWEST) as usize;
                 return if newest.has(lane) { newest.counts[at] } else { 0 };
             }
-            let (first, end, count) = newest.last;
-            if count > 0 && lane >= first {
-                return if lane <= end { count } else { 0 };
+            if newest.left.first().is_some_and(|&(first, _, _)| lane >= first) {
+                return newest.run_of(lane).map_or(0, |at| newest.left[at].2);
             }
         }
         self.get_old(lane)
@@ -106,21 +108,24 @@ impl Runs {
                 return self.advance_old(lane);
             }
             let mut newest =
-                Box::new(Newest { first, counts: [0; NEWEST as usize], last: (0, 0, 0) });
+                Box::new(Newest { first, counts: [0; NEWEST as usize], left: Vec::new() });
             *newest.count(lane) = 1;
             self.newest = Some(newest);
             return 0;
         };
-        if lane < newest.first || lane > u32::MAX - NEWEST {
+        if lane > u32::MAX - NEWEST {
             self.settle();
             return self.advance_old(lane);
         }
-        let mut left = NEWEST;
-        while !newest.has(lane) && left > 0 {
-            left -= 1;
-            if let Some((first, end, count)) = newest.slide() {
-                self.runs.insert(first, (end, count));
+        if lane < newest.first {
+            self.settle_left();
+            return self.advance_old(lane);
+        }
+        for _ in 0..NEWEST {
+            if newest.has(lane) {
+                break;
             }
+            newest.slide();
         }
         if !newest.has(lane) {
             // All have left.
@@ -136,13 +141,18 @@ impl Runs {
         count
     }
 
-    /// All of it into the map.
-    fn settle(&mut self) {
-        let Some(mut newest) = self.newest.take() else { return };
-        let (first, end, count) = newest.last;
-        if count > 0 {
+    /// What has left the array, into the map.
+    fn settle_left(&mut self) {
+        let Some(newest) = &mut self.newest else { return };
+        for (first, end, count) in core::mem::take(&mut newest.left) {
             self.set_old(first, end, count);
         }
+    }
+
+    /// All of it into the map.
+    fn settle(&mut self) {
+        self.settle_left();
+        let Some(mut newest) = self.newest.take() else { return };
         for lane in newest.first..newest.first + NEWEST {
             let count = *newest.count(lane);
             if count > 0 {
@@ -226,7 +236,7 @@ impl Runs {
         let newest = self.newest.iter().flat_map(|newest| {
             let lanes = newest.first..newest.first + NEWEST;
             let lane = |lane| (lane, lane, newest.counts[(lane % NEWEST) as usize]);
-            core::iter::once(newest.last).chain(lanes.map(lane))
+            newest.left.iter().copied().chain(lanes.map(lane))
         });
         let mut all = old.chain(newest).filter(|&(_, _, count)| count > 0).peekable();
         core::iter::from_fn(move || {
@@ -317,6 +327,7 @@ mod tests {
             assert_eq!(runs.advance(lane), 1);
         }
         assert!(runs.runs.is_empty(), "nothing has gone into the map");
+        assert_eq!(runs.newest.as_ref().expect("in use").left.len(), 1);
         assert_eq!(runs.iter().collect::<Vec<_>>(), [(91, 99_999, 2)]);
     }
 }
