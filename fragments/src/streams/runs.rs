@@ -7,13 +7,16 @@
 //! Invariants:
 //! * R1 Runs do not overlap, none is empty, none has count 0.
 //! * R2 Neighbouring runs that touch have different counts, as [`Runs::iter`] gives them.
-//! * R3 Lanes from `Newest::first` on have their count in its array or none; those of
+//! * R3 Of the lanes below `FIXED`, those from `Newest::first` on have their count in its array or none; those of
 //!   `Newest::left` are below them, and those of the map below these.
 
 use std::collections::BTreeMap;
 
 /// Lanes that have a place of their own.
 const NEWEST: u32 = 16;
+/// Lanes from here on are not gone through: libraries use the same ones again and again. (Open MPI's
+/// nonblocking collectives end before it.)
+const FIXED: u32 = 1 << 30;
 
 /// Lanes that are in use.
 #[derive(Clone, Debug)]
@@ -66,7 +69,9 @@ pub struct Runs {
 impl Runs {
     /// Count of a lane.
     pub fn get(&self, lane: u32) -> u64 {
-        if let Some(newest) = &self.newest {
+        if let Some(newest) = &self.newest
+            && lane < FIXED
+        {
             if lane >= newest.first {
                 let at = (lane % NEWEST) as usize;
                 return if newest.has(lane) { newest.counts[at] } else { 0 };
@@ -89,6 +94,7 @@ impl Runs {
     pub fn advance(&mut self, lane: u32) -> u64 {
         if let Some(newest) = &mut self.newest
             && newest.has(lane)
+            && lane < FIXED
         {
             let count = newest.count(lane);
             *count += 1;
@@ -100,11 +106,15 @@ impl Runs {
     /// The same for a lane that has no place yet, or none any more.
     #[inline(never)]
     fn advance_far(&mut self, lane: u32) -> u64 {
+        if lane >= FIXED {
+            return self.advance_old(lane);
+        }
         let Some(newest) = &mut self.newest else {
             // R3
-            let free = self.runs.last_key_value().map_or(0, |(_, &(end, _))| end.saturating_add(1));
+            let last = self.runs.range(..FIXED).next_back();
+            let free = last.map_or(0, |(_, &(end, _))| end.saturating_add(1));
             let first = free.max(lane.saturating_sub(NEWEST / 2));
-            if first > lane || first > u32::MAX - NEWEST {
+            if first > lane {
                 return self.advance_old(lane);
             }
             let mut newest =
@@ -113,10 +123,6 @@ impl Runs {
             self.newest = Some(newest);
             return 0;
         };
-        if lane > u32::MAX - NEWEST {
-            self.settle();
-            return self.advance_old(lane);
-        }
         if lane < newest.first {
             self.settle_left();
             return self.advance_old(lane);
@@ -136,6 +142,12 @@ impl Runs {
     }
 
     fn advance_old(&mut self, lane: u32) -> u64 {
+        if let Some((end, count)) = self.runs.get_mut(&lane)
+            && *end == lane
+        {
+            *count += 1;
+            return *count - 1;
+        }
         let count = self.get_old(lane);
         self.set_old(lane, lane, count + 1);
         count
@@ -232,13 +244,14 @@ impl Runs {
 
     /// First lane, last lane and count of each run, in order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, u32, u64)> + '_ {
-        let old = self.runs.iter().map(|(&first, &(end, count))| (first, end, count));
+        let run = |(&first, &(end, count)): (&u32, &(u32, u64))| (first, end, count);
+        let (old, fixed) = (self.runs.range(..FIXED).map(run), self.runs.range(FIXED..).map(run));
         let newest = self.newest.iter().flat_map(|newest| {
             let lanes = newest.first..newest.first + NEWEST;
             let lane = |lane| (lane, lane, newest.counts[(lane % NEWEST) as usize]);
             newest.left.iter().copied().chain(lanes.map(lane))
         });
-        let mut all = old.chain(newest).filter(|&(_, _, count)| count > 0).peekable();
+        let mut all = old.chain(newest).chain(fixed).filter(|&(_, _, count)| count > 0).peekable();
         core::iter::from_fn(move || {
             let (first, mut end, count) = all.next()?;
             // R2
@@ -282,6 +295,8 @@ mod tests {
                     0 => lane = lane.saturating_sub(random(30) as u32),
                     1 => lane = lane.saturating_add(random(60) as u32),
                     2 if seed % 4 == 0 => lane = u32::MAX - random(40) as u32,
+                    2 if seed % 4 == 1 => lane = FIXED - 20 + random(40) as u32,
+                    3 if seed % 4 == 1 => lane = random(50) as u32,
                     3 if seed % 2 == 0 => {
                         let (end, count) = (lane.saturating_add(random(5) as u32), random(3));
                         runs.set(lane, end, count);
