@@ -7,15 +7,15 @@
 //! Invariants:
 //! * R1 Runs do not overlap, none is empty, none has count 0.
 //! * R2 Neighbouring runs that touch have different counts, as [`Runs::iter`] gives them.
-//! * R3 Of the lanes below `FIXED`, those from `Newest::first` on have their count in its array or none; those of
-//!   `Newest::left` are below them, and those of the map below these.
+//! * R3 Of the lanes below `FIXED`, those from `Newest::first` on have their count in its array or
+//!   none; those of `Newest::left` are below them, and those of the map below these.
 
 use std::collections::BTreeMap;
 
 /// Lanes that have a place of their own.
 const NEWEST: u32 = 16;
-/// Lanes from here on are not gone through: libraries use the same ones again and again. (Open MPI's
-/// nonblocking collectives end before it.)
+/// Lanes from here on are not gone through: libraries use the same ones again and again. (Open
+/// MPI's nonblocking collectives end before it.)
 const FIXED: u32 = 1 << 30;
 
 /// Lanes that are in use.
