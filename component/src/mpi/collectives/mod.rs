@@ -60,7 +60,7 @@ pub unsafe extern "C" fn rustbtl_collectives_free(group: *mut c_void) {
     }
 }
 
-/// One collective. DONE, FAILED, or [`BELOW`]: nothing has happened.
+/// One collective. DONE, FAILED, or `BELOW`: nothing has happened.
 ///
 /// # Safety
 /// `group` comes from [`rustbtl_collectives_make`], and is used by one thread at a time; `call` is
