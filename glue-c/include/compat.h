@@ -108,6 +108,14 @@ static inline bool correlated_ulfm_is_on(void)
 #define CORRELATED_PML_ONLY_HERE .pml_ft_event = ft_event
 #endif
 
+/* ---- collectives ---------------------------------------------------------------------------- */
+
+#if CORRELATED_OMPI_5
+#define CORRELATED_COLL_VERSION MCA_COLL_BASE_VERSION_2_4_0
+#else
+#define CORRELATED_COLL_VERSION MCA_COLL_BASE_VERSION_2_0_0
+#endif
+
 /* ---- one-sided communication ---------------------------------------------------------------- */
 
 /* osc/pt2pt, which runs over the PML, is not in 5.0. What is there needs BTLs, and in 5.0 it is

@@ -491,6 +491,64 @@ int32_t rustbtl_window_memory_map(const char *directory, uint64_t bytes, const u
                                   uint8_t **memory);
 void rustbtl_window_memory_unname(const char *directory, const uint8_t *name);
 void rustbtl_window_memory_unmap(uint8_t *memory, uint64_t bytes);
+/* ---- collectives of the ranks of one set (docs/adr/0040) ------------------------------------ */
+
+/* In the order of Kind::ALL of fragments/collectives. */
+enum rustbtl_collective_kind {
+    RUSTBTL_BARRIER,
+    RUSTBTL_BCAST,
+    RUSTBTL_REDUCE,
+    RUSTBTL_ALLREDUCE,
+    RUSTBTL_ALLGATHER,
+    RUSTBTL_ALLTOALL,
+    RUSTBTL_GATHER,
+    RUSTBTL_SCATTER,
+    RUSTBTL_REDUCE_SCATTER_BLOCK,
+    RUSTBTL_SCAN,
+    RUSTBTL_EXSCAN
+};
+
+/* A communicator. The functions call back. `send`, `receive`: the request, NULL: complete; not 0:
+ * an error. `test`: 1: it is complete, and gone. `fold`: out = a op b; b may be out. */
+typedef struct rustbtl_collective_setup {
+    void *comm;
+    const char *directory;
+    int32_t (*send)(void *comm, uint32_t to, const uint8_t *bytes, uint64_t length,
+                    void **request);
+    int32_t (*receive)(void *comm, uint32_t from, uint8_t *bytes, uint64_t length,
+                       void **request);
+    int32_t (*test)(void *request);
+    void (*fold)(void *op, void *datatype, const uint8_t *a, const uint8_t *b, uint8_t *out,
+                 uint64_t elements);
+    uint64_t bytes_max; /* of all communicators of this process together */
+    uint32_t rank;
+    uint32_t size;
+} rustbtl_collective_setup_t;
+
+_Static_assert(sizeof(rustbtl_collective_setup_t) == 64,
+               "mirrored in component/src/ffi/collective.rs");
+
+/* A call. `from` may be `into`. */
+typedef struct rustbtl_collective {
+    const uint8_t *from;
+    uint8_t *into;
+    uint64_t bytes;   /* of what one member gives another */
+    uint64_t element; /* bytes that a fold must not tear */
+    void *op;
+    void *datatype;
+    uint32_t kind;
+    uint32_t root;
+    int32_t tag; /* of Open MPI: what counts as an action of the program */
+    uint32_t reserved;
+} rustbtl_collective_t;
+
+_Static_assert(sizeof(rustbtl_collective_t) == 64, "mirrored in component/src/ffi/collective.rs");
+
+#define RUSTBTL_BELOW (-3) /* nothing has happened; the same at all members */
+int32_t rustbtl_collectives_may(void *comm, uint32_t size);
+void *rustbtl_collectives_make(const rustbtl_collective_setup_t *setup);
+void rustbtl_collectives_free(void *group);
+int32_t rustbtl_collective(void *group, const rustbtl_collective_t *call);
 /* What the program does with a file that so many `ranks` have opened together cannot be replayed by
  * a set that is rolled back alone. */
 #define RUSTBTL_FILE_SIZE 0           /* its size matters, and it is written to */

@@ -61,6 +61,12 @@ extern uint64_t mca_vprotocol_correlated_window_mapped_max;
 void mca_osc_correlated_open(void);
 /* Data that was fetched from a window is here. */
 void mca_osc_correlated_fetched(rustbtl_operation_t *op);
+/* Collectives of our own (vprotocol_correlated_collectives.c): from the parameters. */
+extern bool mca_vprotocol_correlated_collectives;
+extern uint64_t mca_vprotocol_correlated_collectives_memory;
+void mca_coll_correlated_open(void);
+/* Value of a framework's selection list, NULL if the user gave none. */
+const char *mca_vprotocol_correlated_selection(const char *framework);
 /* Fill `job`; what it points to lives as long as the process. */
 int mca_vprotocol_correlated_job(rustbtl_job_t *job);
 void mca_vprotocol_correlated_mend_locality(ompi_communicator_t *world);

@@ -33,8 +33,7 @@ mca_vprotocol_base_component_2_0_0_t mca_vprotocol_correlated_component = {
     .pmlm_finalize = parasite_finalize,
 };
 
-/* Value of a framework's selection list, NULL if the user gave none. */
-static const char *selection(const char *framework)
+const char *mca_vprotocol_correlated_selection(const char *framework)
 {
     const char **value = NULL;
     int id = mca_base_var_find("ompi", framework, NULL, NULL);
@@ -64,7 +63,7 @@ static void consider_v(void)
 
 static int component_open(void)
 {
-    const char *pml = selection("pml");
+    const char *pml = mca_vprotocol_correlated_selection("pml");
     bool named = NULL != pml && '\0' != pml[0] && '^' != pml[0];
 
     mca_vprotocol_correlated_help_open();

@@ -52,10 +52,12 @@ static bool use_shm = true, use_ipv4 = true, use_ipv6 = true, want_encryption = 
             want_huge_pages = false, record_clock = true, verify_sends = true,
             piggyback = true, trim_received = true;
 static double overhead_max = 3;
-static uint8_t one_sided;
+static uint8_t one_sided, collectives;
 
 bool mca_vprotocol_correlated_one_sided = false;
 uint64_t mca_vprotocol_correlated_window_mapped_max = 8 << 20;
+bool mca_vprotocol_correlated_collectives = false;
+uint64_t mca_vprotocol_correlated_collectives_memory = 256ull << 20;
 static int log_full = RUSTBTL_LOG_SUSPEND;
 
 int mca_vprotocol_correlated_priority = 100;
@@ -260,9 +262,15 @@ static void register_rest(rustbtl_config_t *c)
          "are not rolled back alone.");
     (void) bytes("window_mapped_max", &mca_vprotocol_correlated_window_mapped_max, 6,
                  "Memory that MPI_Win_allocate gives, up to so many bytes (suffixes k, m, g), is "
-                 "mapped by the other ranks of the set on the node, who read and write it directly. "
+                 "mapped by other ranks of the set on the node, who read and write it directly. "
                  "Such memory is copied while a checkpoint keeps the program waiting. What is "
                  "larger they access by messages and system calls.");
+    flag("collectives", &mca_vprotocol_correlated_collectives, &collectives, 4,
+         "Collectives of communicators that lie in one correlated set go over shared memory, by a "
+         "component of our own (coll: correlated). Off: over Open MPI's own components.");
+    (void) bytes("collectives_memory", &mca_vprotocol_correlated_collectives_memory, 6,
+          "Shared memory in bytes that the collectives of all communicators of a process may use "
+          "(see collectives). Communicators that find none left use messages.");
     flag("summary", &want_summary, &c->summary, 3,
          "Print a table of the traffic of all processes in MPI_Finalize.");
     (void) number("verbose", &c->verbose, 9,

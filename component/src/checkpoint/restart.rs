@@ -15,6 +15,9 @@ use rustbtl_process::freeze::Restored;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// In the environment: as if each restored set lay on several nodes (tests).
+const PART_COLLECTIVES: &str = "RUSTBTL_PART_COLLECTIVES";
+
 /// From the snapshot to a process that others can talk to. The program is still kept out.
 pub(crate) fn resume_after_restart(
     checkpoint: &mut Checkpoint,
@@ -64,6 +67,10 @@ pub(crate) fn resume_after_restart(
     driver.replaying = checkpoint.replaying;
     (checkpoint.replays_open, checkpoint.replay_question) = (checkpoint.replaying, None);
     checkpoint.reconnect(driver, &endpoints, &restarted);
+    let parted = driver.host.index_of_set(&checkpoint.members).is_none();
+    if parted || std::env::var_os(PART_COLLECTIVES).is_some() {
+        driver.collectives.part();
+    }
     checkpoint.restore_record(driver);
     driver.restore_clock();
     driver.restore_program_clocks();

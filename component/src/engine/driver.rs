@@ -6,6 +6,7 @@
 //! lock.
 
 use crate::engine::backoff::{Backoff, SLEEP_MIN_NS, Sleep};
+use crate::engine::collectives::Collectives;
 use crate::engine::detached_sends::{self, PATIENCE_NS};
 use crate::engine::driver_state::{BURST, Clock, Driver, SECOND};
 use crate::engine::host::EngineHost;
@@ -52,6 +53,7 @@ impl Driver {
             deferred: VecDeque::new(),
             unprotected_ns: 0,
             undetached: None,
+            collectives: Collectives::default(),
             fruitless: 0,
             backoff: Backoff::default(),
             reported: false,

@@ -1,6 +1,7 @@
 //! What the driver knows: plain data, for all files of this room.
 
 use crate::engine::backoff::Backoff;
+use crate::engine::collectives::Collectives;
 use crate::engine::host::EngineHost;
 use crate::engine::wait_policy::WaitPolicy;
 use crate::ffi::operation::Op;
@@ -81,6 +82,8 @@ pub struct Driver {
     pub unprotected_ns: u64,
     /// A blocking send that its call waits for, and since when, although it may be detached.
     pub(crate) undetached: Option<(SendId, u64)>,
+    /// Collectives that do not go over messages.
+    pub collectives: Collectives,
     /// Rounds of waiting loops in which nothing happened.
     pub fruitless: u32,
     /// When waiting ranks sleep.

@@ -5,6 +5,7 @@ pub mod acknowledging;
 pub mod backoff;
 pub mod burst;
 pub mod channels;
+pub mod collectives;
 pub mod deferred_receives;
 pub mod detached_sends;
 pub mod direct_receive;

@@ -281,6 +281,11 @@ impl Started {
         let leader = endpoints.iter().find(|(peer, _)| *peer == self.local[0]);
         let name = leader.map_or("", |(_, endpoint)| endpoint.segment.as_str());
         host.transports.attach_node(&self.transport_setup, &host.glue, name, &self.local, index);
+        if host.index_of_set(&members).is_some() {
+            driver.collectives.home.clone_from(&members);
+            driver.collectives.home.sort_unstable();
+            driver.collectives.home.dedup();
+        }
         members
     }
 }

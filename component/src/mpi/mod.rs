@@ -1,6 +1,7 @@
 //! MPI as the program sees it: point-to-point, outcomes of tests and waits, clocks, files, windows;
 //! what the C library says of the node; other clocks, and random numbers.
 
+pub mod collectives;
 pub mod deadlines;
 pub mod files;
 pub mod interpose;

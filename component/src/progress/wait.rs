@@ -19,6 +19,10 @@ const PROGRAM_POLLS: u32 = 16;
 const TURNS_OVERSUBSCRIBED: u32 = 32;
 /// So many calls in a row may find nothing before others get the processor, where it is shared.
 const FRUITLESS_CALLS: u32 = 4;
+/// Looks at what others do in memory before anything else is looked at.
+const LOOKS_AT_MEMORY_FIRST: u32 = 32;
+/// The same where processors are not shared, before messages are looked at.
+const LOOKS_AT_MEMORY: u32 = 512;
 /// With threads: polls before the thread goes to sleep where the others are.
 const LOOKS_THREADS: u32 = 200;
 
@@ -164,6 +168,68 @@ pub fn wait_until<T>(
         if !happened && turn >= patience {
             give_way(shared);
         }
+    }
+}
+
+/// Wait for what others do in memory. `over`: goes on as far as it can; true at the end. Nothing of
+/// the engine is held while it is called.
+#[inline]
+pub fn wait_for_memory(shared: &'static Shared, mut over: impl FnMut() -> bool) {
+    for _ in 0..LOOKS_AT_MEMORY_FIRST {
+        if over() {
+            return;
+        }
+    }
+    if !shared.threads && !shared.enter().idle.oversubscribed {
+        for _ in 0..LOOKS_AT_MEMORY {
+            if over() {
+                return;
+            }
+        }
+    }
+    wait_long_for_memory(shared, &mut over);
+}
+
+#[inline(never)]
+fn wait_long_for_memory(shared: &'static Shared, over: &mut dyn FnMut() -> bool) {
+    let mut turn = 0u32;
+    WAITING.begin();
+    loop {
+        if over() {
+            return;
+        }
+        let mut happened = false;
+        let mut patience = 0;
+        if let Some(mut entered) = shared.try_enter() {
+            entered.post_late();
+            happened = entered.poll() > 0;
+            patience = entered.idle.spin_limit(&shared.glue);
+            shared.deliver(entered);
+        }
+        let looks = if patience < LOOKS_AT_MEMORY { 1 } else { PROGRAM_POLLS };
+        for _ in 0..looks {
+            if over() {
+                return;
+            }
+        }
+        turn = turn.wrapping_add(1);
+        if turn.is_multiple_of(PROGRAM_POLLS) {
+            // SAFETY: nothing is borrowed; it comes back into rustbtl_progress.
+            unsafe { (shared.glue.progress)() };
+        }
+        if !happened && turn.saturating_mul(PROGRAM_POLLS) >= patience {
+            give_way(shared);
+        }
+        WAITING.end_round();
+    }
+}
+
+/// Look for messages once.
+pub fn look(shared: &'static Shared) {
+    if let Some(mut entered) = shared.try_enter() {
+        entered.post_late();
+        entered.poll();
+        shared.deliver(entered);
     }
 }
 

@@ -15,11 +15,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Folders whose crates are sans-IO cores.
-pub const CORES: [&str; 4] = ["fragments", "fragments/rma", "checkpoint", "coordination"];
+pub const CORES: [&str; 5] =
+    ["fragments", "fragments/collectives", "fragments/rma", "checkpoint", "coordination"];
 
 /// Folders of the product. One that holds no sources yet is passed over.
-pub const PRODUCT: [&str; 9] = [
+pub const PRODUCT: [&str; 10] = [
     "fragments",
+    "fragments/collectives",
     "fragments/ring",
     "fragments/rma",
     "checkpoint",

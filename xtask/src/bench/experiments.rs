@@ -1,6 +1,6 @@
 //! What is run: programs, their arguments, and the sides that are compared.
 
-use super::{nas, one_sided};
+use super::{collectives, nas, one_sided};
 use crate::test::one_sided_component::IS_THERE;
 
 /// A side of a comparison.
@@ -173,6 +173,7 @@ pub fn all() -> Vec<Experiment> {
         p2p("ucx-tcp-bandwidth", TWO_NODES, UCX_TOO, &["bandwidth", "65536,1048576"], &[]),
     ];
     all.extend(nas::experiments());
+    all.extend(collectives::experiments());
     if IS_THERE {
         all.extend(one_sided::experiments());
     }

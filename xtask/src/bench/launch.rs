@@ -68,7 +68,17 @@ impl Bench {
                 }
             }
         }
-        for name in ["p2p", "many", "crowd", "helpers", "count", "floor", "wire", "one_sided"] {
+        for name in [
+            "p2p",
+            "many",
+            "crowd",
+            "helpers",
+            "count",
+            "floor",
+            "wire",
+            "one_sided",
+            "collectives",
+        ] {
             bench.compile(name)?;
         }
         if experiments.iter().any(|e| e.program == Program::LogAppend) {

@@ -7,6 +7,7 @@ mod busy;
 mod callgrind;
 pub mod chart;
 mod checkpoints;
+mod collectives;
 mod curves;
 pub mod document;
 mod experiments;

@@ -1,7 +1,7 @@
 //! The table of what is promised: which numbers are compared, and which ratio is the goal.
 
 use super::experiments::{CROWD, Experiment};
-use super::{nas, one_sided};
+use super::{collectives, nas, one_sided};
 
 /// What a ratio has to be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -125,6 +125,7 @@ pub fn all() -> Vec<Row> {
     rows.extend(instructions());
     rows.extend(ucx());
     rows.extend(nas::rows());
+    rows.extend(collectives::rows());
     rows.extend(one_sided::rows());
     rows
 }

@@ -3,6 +3,7 @@
 mod checkpoint_faults;
 mod checkpoint_restart;
 mod cluster;
+pub mod collectives_component;
 mod coordinator_failover;
 mod crates;
 mod errors;

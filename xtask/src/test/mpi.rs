@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use sha2::{Digest, Sha256};
 
+use super::collectives_component;
 use super::header::Header;
 use super::job::{Outcome, TestJob};
 use super::one_sided_component;
@@ -32,6 +33,11 @@ pub enum Over<'a> {
         all_shapes: bool,
         /// Jobs that record determinants.
         recorded: bool,
+    },
+    /// The installed Open MPI with our component and its collectives.
+    Collectives {
+        /// In shared memory; else by messages.
+        memory: bool,
     },
     /// An Open MPI that was built with our component.
     Tree(&'a Installed),
@@ -59,7 +65,10 @@ impl Over<'_> {
         match self {
             Over::Component | Over::Protected => all,
             Over::OneSided { all_shapes: true, .. } => all,
-            Over::OneSided { .. } => one_sided_component::some_shapes(&all),
+            Over::Collectives { memory: true } => all,
+            Over::OneSided { .. } | Over::Collectives { .. } => {
+                one_sided_component::some_shapes(&all)
+            }
             Over::Tree(_) => all.iter().copied().filter(largest).collect(),
         }
     }
@@ -151,6 +160,12 @@ impl Run<'_> {
         job = self.over.job(job);
         if matches!(self.over, Over::OneSided { .. }) {
             job = job.with(&one_sided_component::OPTIONS);
+        }
+        if let Over::Collectives { memory } = self.over {
+            job = job.with(&collectives_component::OPTIONS);
+            if !memory {
+                job = job.with(&collectives_component::MESSAGES);
+            }
         }
         if self.over.records() {
             let folder = scratch.0.display().to_string();

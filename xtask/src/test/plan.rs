@@ -9,11 +9,11 @@ use super::schedule::Load::{Alone, Jobs, Processors};
 use super::schedule::Task;
 use super::summary::Tier;
 use super::{
-    TestOptions, checkpoint_faults, checkpoint_restart, cluster, coordinator_failover, crates,
-    errors, examples, file_contents, fuzz, guardians, local_storage, lost_output, miri, mpi,
-    node_failure, node_names, one_sided, one_sided_component, parameters, partitions,
-    phase_failures, programs, replay, signals, slurm, slurm_cluster, source, spare_nodes,
-    suspension, time_determinants, trees, triggers,
+    TestOptions, checkpoint_faults, checkpoint_restart, cluster, collectives_component,
+    coordinator_failover, crates, errors, examples, file_contents, fuzz, guardians, local_storage,
+    lost_output, miri, mpi, node_failure, node_names, one_sided, one_sided_component, parameters,
+    partitions, phase_failures, programs, replay, signals, slurm, slurm_cluster, source,
+    spare_nodes, suspension, time_determinants, trees, triggers,
 };
 use crate::{build, setup};
 
@@ -131,6 +131,7 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t TestOptions) {
         ("errors", errors::run),
     ];
     tasks.extend(more.map(|(name, work)| Task::new(name, Jobs, built, work)));
+    collectives_component::tasks(tasks, built, options.long);
     if one_sided_component::IS_THERE {
         one_sided_component::tasks(tasks, built, options.long);
     }

@@ -1,7 +1,7 @@
 //! Memory of windows that neighbours map: what MPI_Win_allocate gives, up to a size.
 //!
-//! It has no name in any file system: its owner keeps it open, and neighbours open it at the owner's
-//! entry in /proc, once, while the window is made. In an image it is its owner's; a neighbour maps
+//! It has no name in any file system: its owner keeps it open, and neighbours open it in /proc,
+//! once, while the window is made. In an image it is its owner's; a neighbour maps
 //! it again, without content (`FreezeOptions::elsewhere`). Whether both mean the same memory after
 //! that is not believed: the owner writes a mark behind its end, and a neighbour that does not find
 //! it there does not use its mapping.

@@ -218,8 +218,8 @@ impl EngineHost {
         }
     }
 
-    /// Neighbours may map the window's memory, if it is made for that; and who has mapped it knows by
-    /// its mark that it is that.
+    /// Neighbours may map the window's memory, if it is made for that; and who has mapped it knows
+    /// by its mark that it is that.
     fn offer_memory(&mut self, window: ContextId) {
         let EngineHost { windows, transports, .. } = self;
         if let Some(neighbours) = &windows.neighbours

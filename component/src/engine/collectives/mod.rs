@@ -1,0 +1,26 @@
+//! What the process knows of the collectives that do not go over messages (docs/adr/0040).
+
+pub mod room;
+
+use crate::engine::collectives::room::Room;
+use rustbtl_fragments::ids::PeerId;
+use std::sync::Arc;
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Collectives {
+    /// The own set, if all of it was on one node when the job was started; else nobody. It stays
+    /// that whatever happens to it: which collectives are ours must not depend on where ranks are.
+    pub home: Vec<PeerId>,
+    /// Of all communicators that have ours.
+    pub rooms: Vec<Arc<Room>>,
+    /// Bytes of all rooms that are mapped.
+    pub bytes: usize,
+}
+
+impl Collectives {
+    /// The set lies on several nodes.
+    pub fn part(&self) {
+        self.rooms.iter().for_each(|room| room.part());
+    }
+}

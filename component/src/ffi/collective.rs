@@ -1,0 +1,62 @@
+//! Collectives as C and Rust see them: mirrors `glue-c/include/glue.h`.
+
+use core::ffi::{c_char, c_void};
+use core::mem::offset_of;
+use static_assertions::const_assert_eq;
+
+/// A communicator whose collectives are ours: `rustbtl_collective_setup_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CollectiveSetup {
+    /// Its handle.
+    pub comm: *mut c_void,
+    /// Where shared memory is made.
+    pub directory: *const c_char,
+    /// Send to a member: communicator, rank, bytes, how many; the request, null: it is complete.
+    /// Not 0: an error.
+    pub send: unsafe extern "C" fn(*mut c_void, u32, *const u8, u64, *mut *mut c_void) -> i32,
+    /// Receive from a member: the same.
+    pub receive: unsafe extern "C" fn(*mut c_void, u32, *mut u8, u64, *mut *mut c_void) -> i32,
+    /// 1: it is complete, and does not exist any more.
+    pub test: unsafe extern "C" fn(*mut c_void) -> i32,
+    /// `out = a op b`: op, type, a, b, out, elements. `b` may be `out`.
+    pub fold: unsafe extern "C" fn(*mut c_void, *mut c_void, *const u8, *const u8, *mut u8, u64),
+    /// All communicators of this process together may use so much memory.
+    pub bytes_max: u64,
+    /// Own rank.
+    pub rank: u32,
+    /// Members.
+    pub size: u32,
+}
+
+const_assert_eq!(size_of::<CollectiveSetup>(), 64);
+const_assert_eq!(offset_of!(CollectiveSetup, bytes_max), 48);
+
+/// A collective: `rustbtl_collective_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CollectiveCall {
+    /// What this member gives; may be `into`.
+    pub from: *const u8,
+    /// Where its result goes.
+    pub into: *mut u8,
+    /// Of what one member gives another.
+    pub bytes: u64,
+    /// Bytes that a fold must not tear.
+    pub element: u64,
+    /// For `fold`.
+    pub op: *mut c_void,
+    /// For `fold`.
+    pub datatype: *mut c_void,
+    /// `enum rustbtl_collective_kind`.
+    pub kind: u32,
+    /// For those that have one.
+    pub root: u32,
+    /// Open MPI's, by which it counts as an action of the program.
+    pub tag: i32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+const_assert_eq!(size_of::<CollectiveCall>(), 64);
+const_assert_eq!(offset_of!(CollectiveCall, kind), 48);

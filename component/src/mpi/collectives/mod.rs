@@ -1,0 +1,96 @@
+//! Collectives of the ranks of one set, as C calls them (`glue.h`, docs/adr/0040). What is done in
+//! which order is `rustbtl_collectives`; here are memory, messages and waiting.
+
+mod data;
+mod group;
+mod messages;
+mod setup;
+
+use crate::determinants::set_order::SLOW_PATH;
+use crate::engine::shared::{is_installed, shared};
+use crate::ffi::collective::{CollectiveCall, CollectiveSetup};
+use crate::ffi::table::FAILED;
+use crate::mpi::collectives::group::Group;
+use core::ffi::c_void;
+use core::sync::atomic::Ordering;
+use rustbtl_collectives::plan::{Call, Kind, Plan};
+use rustbtl_fragments::host::Host;
+use rustbtl_fragments::ids::CommRank;
+
+/// `rustbtl_collective`: the layer below has to do it. The same at all members.
+const BELOW: i32 = -3;
+
+/// Are all ranks of this communicator in this process's set, which lay on one node when the job was
+/// started? 1: yes.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_collectives_may(comm: *mut c_void, size: u32) -> i32 {
+    if !is_installed() {
+        return 0;
+    }
+    let mut driver = shared().enter();
+    let is_home = size as usize <= driver.collectives.home.len()
+        && (0..size).all(|rank| {
+            let peer = driver.host.resolve(comm as u64, CommRank(rank));
+            driver.collectives.home.binary_search(&peer).is_ok()
+        });
+    shared().deliver(driver);
+    i32::from(is_home)
+}
+
+/// A communicator whose collectives are ours; null: not to be had.
+///
+/// # Safety
+/// `setup` is null or as glue.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_collectives_make(setup: *const CollectiveSetup) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    let Some(setup) = (unsafe { setup.as_ref() }) else { return core::ptr::null_mut() };
+    Box::into_raw(Box::new(Group::new(*setup))).cast()
+}
+
+/// It is freed.
+///
+/// # Safety
+/// `group` is null or comes from [`rustbtl_collectives_make`], and is not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_collectives_free(group: *mut c_void) {
+    if !group.is_null() {
+        // SAFETY: the caller's promise.
+        drop(unsafe { Box::from_raw(group.cast::<Group>()) });
+    }
+}
+
+/// One collective. DONE, FAILED, or `BELOW`: nothing has happened.
+///
+/// # Safety
+/// `group` comes from [`rustbtl_collectives_make`], and is used by one thread at a time; `call` is
+/// as glue.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_collective(
+    group: *mut c_void,
+    call: *const CollectiveCall,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    let Some(group) = (unsafe { group.cast::<Group>().as_mut() }) else { return FAILED };
+    // SAFETY: the caller's promise.
+    let Some(call) = (unsafe { call.as_ref() }) else { return FAILED };
+    let Some(&kind) = Kind::ALL.get(call.kind as usize) else { return FAILED };
+    let (bytes, element) = (call.bytes, call.element.max(1));
+    let of = Call { kind, size: group.size(), root: call.root, bytes, element };
+    let Some(plan) = Plan::new(of) else { return BELOW };
+    if SLOW_PATH.load(Ordering::Relaxed) != 0 {
+        act(call.tag);
+    }
+    group.call(&plan, call)
+}
+
+/// A collective is one action of the program, however its data travels, and posts what a replay has
+/// put off, as a message does.
+#[cold]
+#[inline(never)]
+fn act(tag: i32) {
+    let mut driver = shared().enter();
+    driver.post_late();
+    driver.act(tag);
+    shared().deliver(driver);
+}

@@ -1,0 +1,21 @@
+//! Collectives of the ranks of one correlated set: who puts what where, who reads it, and in which
+//! order it is folded. No I/O: memory and messages are the driver's.
+//!
+//! Invariants; tests name them:
+//! * K1 A slot is written again only when every member has finished the step that it was written
+//!   for.
+//! * K2 A slot is read only after its writer has raised its flag for this step, and before the
+//!   reader says that it has finished the step.
+//! * K3 What a member does is a function of the call's kind, root, sizes and element, and of its
+//!   rank: not of when others come, nor of where they are, nor of how their data travels.
+//! * K4 Every result is folded from the last rank to the first, `r(i) op (r(i+1) op …)`, element by
+//!   element, however a call is cut into steps.
+//! * K5 Every member takes the same number of steps for the same call.
+//! * K6 When the set's memory is not common any more (it was restored onto several nodes), what was
+//!   up at that moment is read in the memory of that moment, and everything else travels as a
+//!   message: each once, and nothing is awaited in vain.
+#![forbid(unsafe_code)]
+
+pub mod carrier;
+pub mod member;
+pub mod plan;

@@ -1,0 +1,125 @@
+/* Sums of doubles and other collectives among the ranks of each node, and of each half of a node;
+ * each 16th step a message to the next node. The hash has every bit of every result: the order in
+ * which sums are folded is part of it. Sizes go from nothing to several hundred kilobytes.
+ * usage: collectives ITERATIONS [GATE]; PACE_US: hash.h */
+#include "hash.h"
+#include "gate.h"
+
+#include <string.h>
+
+enum { WORDS = 1 << 15 };
+
+static double from[WORDS], into[WORDS];
+static uint64_t hash;
+
+/* Of different magnitude, so that sums depend on the order. */
+static double number(uint64_t seed)
+{
+    uint64_t bits = mix(seed);
+    return (double) (int64_t) bits / (double) (1ull << (bits % 61));
+}
+
+static void eat(const void *data, size_t bytes)
+{
+    const unsigned char *at = data;
+    uint64_t word = 0;
+    for (size_t i = 0; i < bytes; i += sizeof word) {
+        memcpy(&word, at + i, sizeof word);
+        hash = mix(hash ^ word);
+    }
+}
+
+/* Matrices of two rows: does not commute. */
+static void multiply(void *left, void *right, int *count, MPI_Datatype *type)
+{
+    (void) type;
+    uint32_t *a = left, *b = right, c[4];
+    for (int i = 0; i < *count; i++, a += 4, b += 4) {
+        c[0] = a[0] * b[0] + a[1] * b[2];
+        c[1] = a[0] * b[1] + a[1] * b[3];
+        c[2] = a[2] * b[0] + a[3] * b[2];
+        c[3] = a[2] * b[1] + a[3] * b[3];
+        memcpy(b, c, sizeof c);
+    }
+}
+
+static int count_of(int step)
+{
+    static const int counts[] = { 1, 3, 6, 7, 100, 1024, 1025, 8192, 9000, 32000 };
+    uint64_t draw = mix((uint64_t) step * 7 + 1);
+    int at = (int) (draw % (draw % 5 ? 6 : 10));
+    return counts[at];
+}
+
+static void one_round(MPI_Comm comm, int step, MPI_Op op, MPI_Datatype matrix)
+{
+    int me, np, count = count_of(step);
+    MPI_Comm_rank(comm, &me);
+    MPI_Comm_size(comm, &np);
+    int root = step % np, share = count / np;
+    for (int i = 0; i < count; i++)
+        from[i] = number((uint64_t) (step * 1000 + me * 77 + i) ^ hash);
+    MPI_Allreduce(from, into, count, MPI_DOUBLE, MPI_SUM, comm);
+    eat(into, sizeof *into * (size_t) count);
+    MPI_Bcast(into, count, MPI_DOUBLE, root, comm);
+    MPI_Barrier(comm);
+    MPI_Scan(from, into, count, MPI_DOUBLE, MPI_SUM, comm);
+    eat(into, sizeof *into * (size_t) count);
+    MPI_Alltoall(from, share, MPI_DOUBLE, into, share, MPI_DOUBLE, comm);
+    eat(into, sizeof *into * (size_t) (share * np));
+    MPI_Allgather(from, share, MPI_DOUBLE, into, share, MPI_DOUBLE, comm);
+    eat(into, sizeof *into * (size_t) (share * np));
+    MPI_Allreduce(MPI_IN_PLACE, from, count / 2, matrix, op, comm);
+    eat(from, sizeof *from * (size_t) (count / 2 * 2));
+    MPI_Reduce(from, into, count, MPI_DOUBLE, MPI_SUM, root, comm);
+    if (me == root)
+        eat(into, sizeof *into * (size_t) count);
+    MPI_Bcast(&hash, 1, MPI_UINT64_T, root, comm);
+    hash = mix(hash + (uint64_t) me);
+}
+
+int main(int argc, char **argv)
+{
+    int me, np, iterations = argc > 1 ? atoi(argv[1]) : 500, limit = 0, here;
+    const char *gate = argc > 2 ? argv[2] : NULL;
+    MPI_Comm node, half;
+    MPI_Op op;
+    MPI_Datatype matrix;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &me);
+    MPI_Comm_size(MPI_COMM_WORLD, &np);
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+    MPI_Comm_rank(node, &here);
+    MPI_Comm_split(node, here % 2, 0, &half);
+    MPI_Type_contiguous(4, MPI_UINT32_T, &matrix);
+    MPI_Type_commit(&matrix);
+    MPI_Op_create(multiply, 0, &op);
+    for (int k = 0; k < iterations; k++) {
+        wait_at(gate, k, &limit);
+        pace();
+        one_round(node, k, op, matrix);
+        if (k % 4 == 0) {
+            one_round(half, k, op, matrix);
+        }
+        if (k % 16 == 0) {
+            uint64_t theirs = 0;
+            MPI_Sendrecv(&hash, 1, MPI_UINT64_T, (me + 1) % np, 5, &theirs, 1, MPI_UINT64_T,
+                         (me + np - 1) % np, 5, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            hash = mix(hash ^ theirs);
+        }
+        if (k % 50 == 7) {
+            /* A short-lived one. */
+            MPI_Comm copy;
+            MPI_Comm_dup(node, &copy);
+            one_round(copy, k, op, matrix);
+            MPI_Comm_free(&copy);
+        }
+    }
+    print_hash(hash, 0);
+    MPI_Op_free(&op);
+    MPI_Type_free(&matrix);
+    MPI_Comm_free(&half);
+    MPI_Comm_free(&node);
+    MPI_Finalize();
+    return 0;
+}

@@ -1,0 +1,87 @@
+//! Collectives inside a node: Open MPI's over our messages, and our own (docs/adr/0040).
+
+use super::experiments::{Experiment, Kind, OURS, Program, STOCK, Side};
+use super::rows::{Goal, Row, Unit, against};
+
+/// Ours, with the engine alone as in [`OURS`].
+const OWN: Side = Side {
+    name: "own-collectives",
+    kind: Kind::Defaults(&[
+        ("vprotocol_correlated_collectives", "1"),
+        ("vprotocol_correlated_recover", "0"),
+    ]),
+    threads: false,
+};
+
+/// All of them; none has a bare side.
+pub fn experiments() -> Vec<Experiment> {
+    let of = |name, arguments| Experiment {
+        name,
+        sides: &[STOCK, OURS, OWN],
+        shape: (1, 2),
+        program: Program::Own("collectives", arguments),
+        bare: &[],
+        once: false,
+    };
+    vec![
+        of("collectives-small", &["barrier,bcast,rate,allreduce,reduce,alltoall,allgather", "8"]),
+        of("collectives-medium", &["bcast,allreduce,alltoall,allgather", "1024,16384"]),
+        of("collectives-large", &["bcast,allreduce,alltoall,allgather", "65536,1048576"]),
+        of("collectives-nonblocking", &["ibarrier,ibcast,iallreduce", "8,1024"]),
+    ]
+}
+
+/// The goals of ADR 0040.
+pub fn rows() -> Vec<Row> {
+    type Line = (&'static str, &'static str, u64, f64);
+    const OF_OWN: [Line; 16] = [
+        ("collectives-small", "barrier", 0, 0.50),
+        ("collectives-small", "allgather", 8, 0.50),
+        ("collectives-small", "allreduce", 8, 0.55),
+        ("collectives-medium", "allreduce", 1024, 0.55),
+        ("collectives-medium", "allreduce", 16384, 0.55),
+        ("collectives-large", "allreduce", 65536, 0.55),
+        ("collectives-large", "allreduce", 1 << 20, 0.85),
+        ("collectives-small", "bcast", 8, 0.65),
+        ("collectives-medium", "bcast", 1024, 0.65),
+        ("collectives-large", "bcast", 65536, 0.65),
+        ("collectives-large", "bcast", 1 << 20, 0.75),
+        ("collectives-small", "rate", 8, 0.80),
+        ("collectives-small", "alltoall", 8, 0.60),
+        ("collectives-medium", "alltoall", 1024, 0.60),
+        ("collectives-large", "alltoall", 65536, 1.00),
+        ("collectives-large", "allgather", 65536, 1.00),
+    ];
+    const NONBLOCKING: [Line; 3] = [
+        ("collectives-nonblocking", "ibarrier", 0, 1.00),
+        ("collectives-nonblocking", "ibcast", 8, 1.00),
+        ("collectives-nonblocking", "iallreduce", 8, 1.00),
+    ];
+    let mut rows = Vec::new();
+    let mut add = |title, lines: &[Line], sides, side: &Side| {
+        for &(experiment, metric, size, goal) in lines {
+            let part = against(title, experiment, Unit::Us, (sides, side.name, STOCK.name));
+            rows.push(part.labelled(metric, size, Goal::AtMost(goal)));
+        }
+    };
+    add("collectives inside a set", &OF_OWN, "own / stock", &OWN);
+    add("nonblocking collectives inside a node", &NONBLOCKING, "ours / stock", &OURS);
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_has_its_experiment() {
+        let experiments = experiments();
+        for row in rows() {
+            let found = experiments.iter().find(|e| e.name == row.experiment);
+            let Program::Own(_, [names, sizes]) = found.unwrap().program else { panic!() };
+            assert!(names.split(',').any(|name| name == row.ours.1), "{}", row.ours.1);
+            let size = row.size.to_string();
+            assert!(row.size == 0 || sizes.split(',').any(|word| word == size), "{size}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Our collective component (docs/adr/0040): programs of tests/mpi over it, in memory and by
+//! messages, and a program that does nothing but collectives, of which a set fails.
+
+use super::job::Outcome;
+use super::local_storage;
+use super::mpi::{self, Over};
+use super::node_failure::must_be_clean;
+use super::schedule::{Load, Task};
+use super::scratch::Scratch;
+use super::summary::Tier;
+use super::workloads::{self, Program, Shape, What};
+use crate::error::Result;
+
+/// Collectives are ours.
+pub const OPTIONS: [&str; 3] = ["--mca", "vprotocol_correlated_collectives", "1"];
+/// They find no memory, and use messages.
+pub const MESSAGES: [&str; 3] = ["--mca", "vprotocol_correlated_collectives_memory", "0"];
+/// Wherever a set is restored, it does as if it lay on several nodes.
+const PARTED: [&str; 2] = ["--env", "RUSTBTL_PART_COLLECTIVES=1"];
+
+/// Every bit of every result is in the hash.
+pub const COLLECTIVES: Program = Program {
+    name: "collectives",
+    what: What::Hash { source: "collectives.c", iterations: 600, arguments: &["GATE"] },
+};
+
+const RANK: &[&str] = &["--kill-rank-after-checkpoint", "3@1"];
+const RANK_ZERO: &[&str] = &["--kill-rank-after-checkpoint", "0@1"];
+const NODE: &[&str] = &["--kill-node-after-checkpoint", "1@1"];
+
+/// What happens, where, and what else is set.
+type Case = (&'static str, Shape, &'static [&'static str], &'static [&'static str]);
+
+const CASES: [Case; 6] = [
+    ("a rank", (2, 2), RANK, &[]),
+    ("rank 0", (2, 3), RANK_ZERO, &[]),
+    ("a node", (2, 2), NODE, &[]),
+    ("a rank, onto several nodes", (2, 2), RANK, &PARTED),
+    ("a node, onto several nodes", (2, 3), NODE, &PARTED),
+    ("a rank, by messages", (2, 2), RANK, &MESSAGES),
+];
+
+/// As in `one_sided_component`.
+const PACE: &str = "PACE_US=1000";
+
+/// The tiers.
+pub fn tasks(tasks: &mut Vec<Task<'_>>, needs: &'static [&'static str], long: bool) {
+    tasks.push(Task::new("own collectives: programs", Load::Jobs, needs, move |tier| {
+        for memory in [true, false] {
+            mpi::run_some(tier, &Over::Collectives { memory }, |name| long || uses_them(name));
+        }
+    }));
+    tasks.push(Task::new("own collectives: rollback", Load::Jobs, needs, rollback));
+}
+
+/// Does this program of tests/mpi use collectives in earnest?
+fn uses_them(program: &str) -> bool {
+    ["coll_", "comm_", "topo", "threads_", "self"].iter().any(|start| program.starts_with(start))
+}
+
+fn rollback(tier: &mut Tier) {
+    tier.check("own collectives: the same bits in memory and by messages", same_bits);
+    for (what, shape @ (nodes, ppn), faults, options) in CASES {
+        let title = format!("own collectives: rollback: {what}: {nodes} × {ppn}");
+        tier.check(&title, || survives(shape, &[faults, options].concat()));
+    }
+}
+
+fn answer(shape: Shape, options: &[&str]) -> Result<String> {
+    let scratch = Scratch::new("collectives")?;
+    let job = COLLECTIVES.job(shape, 300, &scratch)?.with(&OPTIONS).with(options);
+    let outcome = job.run()?;
+    outcome.must(outcome.code == 0, "the undisturbed run failed")?;
+    COLLECTIVES.answer(&outcome, &scratch)
+}
+
+/// Folding order is a function of the call.
+fn same_bits() -> Result<()> {
+    for shape in [(1, 3), (2, 2)] {
+        let (memory, messages) = (answer(shape, &[])?, answer(shape, &MESSAGES)?);
+        if memory != messages {
+            crate::error::fail!("{shape:?}: {memory} in memory, {messages} by messages");
+        }
+    }
+    Ok(())
+}
+
+/// Held half-way until the set that failed is there again; then the answer is that of an
+/// undisturbed run.
+fn survives(shape: Shape, options: &[&str]) -> Result<()> {
+    let scratch = Scratch::new("collectives")?;
+    let What::Hash { iterations, .. } = COLLECTIVES.what else { unreachable!("it has a hash") };
+    let undisturbed = COLLECTIVES.job(shape, iterations, &scratch)?.with(&OPTIONS).run()?;
+    let wanted = COLLECTIVES.answer(&undisturbed, &scratch)?;
+    let job = COLLECTIVES.job(shape, iterations, &scratch)?.with(&OPTIONS);
+    let job = local_storage::plain(job.with(options), &scratch).with(&["--env", PACE]);
+    let replayed = |events: &str| local_storage::all_have_replayed(events, 1);
+    let outcome: Outcome = workloads::run_until(&job, &scratch, iterations / 2, || {
+        replayed(&local_storage::events(&scratch).unwrap_or_default())
+    })?;
+    COLLECTIVES.must_answer(&outcome, &scratch, &wanted)?;
+    must_be_clean(&outcome)?;
+    let events = local_storage::events(&scratch)?;
+    outcome.must(replayed(&events), "the set that was hit was not rolled back")?;
+    let count = |event: &str| events.matches(&format!("\"event\":\"{event}\"")).count();
+    outcome.must(count("global_rollback") == 0, "the others should go on")?;
+    outcome.must(count("set_rollback") == 1, "only what failed should roll back")?;
+    outcome.must(count("not_replayable") == 0, "nothing here makes a set not replayable")
+}
