@@ -8,6 +8,7 @@ pub mod inproc;
 pub mod set_memory;
 pub mod shm;
 pub mod tcp;
+pub mod verbs;
 
 use core::ops::Range;
 use core::ptr::NonNull;
