@@ -243,3 +243,13 @@ pub trait Network: Transport + Sized {
         None
     }
 }
+
+/// A network that another transport runs beside: it authenticates, notices dead peers, and carries
+/// everything while the other one does not.
+pub trait Carrier: Network {
+    /// End the channel to this peer; [`Event::Down`] follows.
+    fn disconnect(&mut self, peer: PeerId, reason: String);
+
+    /// Is the channel to this peer open?
+    fn is_up(&self, peer: PeerId) -> bool;
+}

@@ -1,7 +1,7 @@
 //! TCP as one of the networks of a process.
 
 use crate::transports::tcp::{Tcp, TcpConfig, TcpPeer};
-use crate::transports::{Network, PeerHeader};
+use crate::transports::{Carrier, Network, PeerHeader};
 use core::ptr::NonNull;
 use rustbtl_fragments::ids::PeerId;
 use std::os::fd::RawFd;
@@ -67,5 +67,15 @@ impl Network for Tcp {
     #[inline]
     fn placed(&mut self) -> Option<PeerHeader> {
         Self::placed(self)
+    }
+}
+
+impl Carrier for Tcp {
+    fn disconnect(&mut self, peer: PeerId, reason: String) {
+        Self::disconnect(self, peer, reason);
+    }
+
+    fn is_up(&self, peer: PeerId) -> bool {
+        Self::is_up(self, peer)
     }
 }
