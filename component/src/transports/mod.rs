@@ -169,6 +169,14 @@ pub trait Transport {
 /// Sender, and the header of the frame.
 pub type PeerHeader = (PeerId, [u8; HEADER_BYTES]);
 
+/// Outcome of [`Network::open`].
+pub enum Opened<N> {
+    /// It is open.
+    Here(N),
+    /// This node has no such network, or is not to use it: why, for reports.
+    Absent(String),
+}
+
 /// What `engine/transport_set.rs` asks of a transport between nodes in addition. What a transport
 /// has no use for is already here.
 pub trait Network: Transport + Sized {
@@ -179,11 +187,16 @@ pub trait Network: Transport + Sized {
     /// The parameters that it is opened with.
     type Config;
 
-    /// Open it for this incarnation of the process; `None`: this node has no such network.
+    /// Open it for this incarnation of the process.
     ///
     /// # Errors
     /// Why it cannot be opened, for the user.
-    fn open(config: &Self::Config, incarnation: u16) -> Result<Option<Self>, String>;
+    fn open(config: &Self::Config, incarnation: u16) -> Result<Opened<Self>, String>;
+
+    /// What was chosen, for reports.
+    fn description(&self) -> String {
+        Self::NAME.to_owned()
+    }
 
     /// What peers need to connect to this process, as it is published.
     fn address(&self) -> Vec<u8>;

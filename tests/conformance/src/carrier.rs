@@ -4,7 +4,7 @@
 //! panic. It has no room now and then. A seed decides.
 
 use rustbtl_component::transports::{
-    Carrier, Event, Incoming, Limits, Network, Payload, Sent, Transport,
+    Carrier, Event, Incoming, Limits, Network, Opened, Payload, Sent, Transport,
 };
 use rustbtl_fragments::ids::PeerId;
 use std::cell::RefCell;
@@ -232,8 +232,8 @@ impl Network for Wire {
     const NAME: &'static str = "wire";
     type Config = ();
 
-    fn open(_config: &(), _incarnation: u16) -> Result<Option<Self>, String> {
-        Ok(None)
+    fn open(_config: &(), _incarnation: u16) -> Result<Opened<Self>, String> {
+        Ok(Opened::Absent("it is made by the test".to_owned()))
     }
 
     fn address(&self) -> Vec<u8> {

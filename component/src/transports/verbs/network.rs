@@ -1,12 +1,12 @@
 //! Queue pairs beside TCP as one of the networks of a process.
 
-use super::api::Verbs;
+use super::api::{LinkLayer, Verbs};
 use super::control::{decode_address, encode_address};
 use super::select::{Usage, VerbsConfig, choose};
 use super::sys::{self, Libibverbs};
 use super::{VerbsTransport, control::PortAddress};
 use crate::transports::tcp::{Tcp, TcpConfig};
-use crate::transports::{Carrier, Event, Network, PeerHeader};
+use crate::transports::{Carrier, Event, Network, Opened, PeerHeader};
 use core::ops::Range;
 use core::ptr::NonNull;
 use rustbtl_fragments::ids::PeerId;
@@ -73,13 +73,13 @@ impl Network for VerbsTransport<Libibverbs, Tcp> {
     const NAME: &'static str = "verbs";
     type Config = VerbsConfig;
 
-    fn open(config: &VerbsConfig, incarnation: u16) -> Result<Option<Self>, String> {
+    fn open(config: &VerbsConfig, incarnation: u16) -> Result<Opened<Self>, String> {
         let needed = |why: String| match config.usage {
             Usage::Always => Err(why),
-            Usage::Auto | Usage::Never => Ok(None),
+            Usage::Auto | Usage::Never => Ok(Opened::Absent(why)),
         };
         if config.usage == Usage::Never {
-            return Ok(None);
+            return needed("vprotocol_correlated_verbs is 0".to_owned());
         }
         if config.tcp.encrypt {
             return needed("messages are to be encrypted, which adapters do not do".to_owned());
@@ -98,9 +98,22 @@ impl Network for VerbsTransport<Libibverbs, Tcp> {
         let tcp = TcpConfig { incarnation, ..config.tcp.clone() };
         let tcp = Tcp::new(tcp).map_err(|error| error.to_string())?;
         match Self::new(verbs, choice, config.sizes, tcp) {
-            Ok(transport) => Ok(Some(transport)),
+            Ok(transport) => Ok(Opened::Here(transport)),
             Err(error) => needed(error.to_string()),
         }
+    }
+
+    fn description(&self) -> String {
+        let choice = &self.adapter.choice;
+        let link = match choice.address.link_layer {
+            LinkLayer::InfiniBand => "InfiniBand",
+            LinkLayer::Ethernet => "RoCE",
+        };
+        let packet = 128 << choice.address.mtu;
+        format!(
+            "verbs: {} port {}, {link}, GID index {}, packets of {packet} bytes",
+            choice.device, choice.port, choice.gid_index
+        )
     }
 
     fn address(&self) -> Vec<u8> {
