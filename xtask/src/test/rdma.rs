@@ -115,32 +115,45 @@ fn over_adapters(program: &str) -> Result<()> {
     Ok(())
 }
 
-/// What is done in the machine. Ranks of one node would share memory, which is switched off.
+/// What is done in the machine.
 fn job(program: &Path) -> String {
+    let line = mpirun(&program.display().to_string());
+    let own = [("recover", "0"), ("verbs", "1"), ("verbose", "20")];
+    parameters(&own) + &format!("timeout 120 {line} || exit 1\n{PACKETS}\n")
+}
+
+/// Says how many packets the first adapter has sent.
+const PACKETS: &str =
+    "echo \"packets $(cat /sys/class/infiniband/rxe1/ports/1/hw_counters/sent_pkts)\"";
+
+/// Two ranks, each with an adapter of its own.
+fn mpirun(words: &str) -> String {
     let rank = |adapter: &str| {
-        let adapter = format!("OMPI_MCA_vprotocol_correlated_verbs_if_include={adapter}");
-        format!("-np 1 -x {adapter} {}", program.display())
+        format!("-np 1 -x OMPI_MCA_vprotocol_correlated_verbs_if_include={adapter} {words}")
     };
-    let parameters = [
-        ("mca_base_component_path", format!("{}:SYSTEM_DEFAULT", paths::mca().display())),
-        ("plm", "isolated".to_string()),
-        ("oob_tcp_if_include", "lo".to_string()),
-        ("pml", "v".to_string()),
-        ("vprotocol", "correlated".to_string()),
-        ("vprotocol_correlated_recover", "0".to_string()),
-        ("vprotocol_correlated_shm", "0".to_string()),
-        ("vprotocol_correlated_tcp_if_include", "lo".to_string()),
-        ("vprotocol_correlated_verbs", "1".to_string()),
-        ("vprotocol_correlated_verbose", "20".to_string()),
+    format!("mpirun --oversubscribe {} : {}", rank("rxe1"), rank("rxe2"))
+}
+
+/// MCA parameters, as variables. Ranks of one node would share memory, which is switched off.
+fn parameters(own: &[(&str, &str)]) -> String {
+    let path = format!("{}:SYSTEM_DEFAULT", paths::mca().display());
+    let of_open_mpi = [
+        ("mca_base_component_path", path.as_str()),
+        ("plm", "isolated"),
+        // Not the loopback: rustbtl listens there in any case.
+        ("oob_tcp_if_include", "v1"),
+        ("pml", "v"),
+        ("vprotocol", "correlated"),
     ];
-    let mut script: String = parameters
-        .iter()
-        .map(|(name, value)| format!("export OMPI_MCA_{name}={value}\n"))
-        .collect();
-    script += "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n";
-    let (first, second) = (rank("rxe1"), rank("rxe2"));
-    script += &format!("timeout 120 mpirun --oversubscribe {first} : {second} || exit 1\n");
-    script += "echo \"packets $(cat /sys/class/infiniband/rxe1/ports/1/hw_counters/sent_pkts)\"\n";
+    let ours = [("shm", "0"), ("tcp_if_include", "lo")];
+    let mut script =
+        "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n".to_string();
+    for (name, value) in of_open_mpi {
+        script += &format!("export OMPI_MCA_{name}={value}\n");
+    }
+    for (name, value) in ours.iter().chain(own) {
+        script += &format!("export OMPI_MCA_vprotocol_correlated_{name}={value}\n");
+    }
     script
 }
 
