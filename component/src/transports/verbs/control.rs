@@ -14,6 +14,7 @@
 //! ```
 
 use crate::transports::verbs::api::{Gid, LinkLayer};
+use crate::transports::verbs::credits::GRANT_MIN;
 use rustbtl_fragments::little_endian::{LittleEndian, take_array};
 use rustbtl_fragments::wire::{HEADER_BYTES, VERSION};
 
@@ -144,8 +145,13 @@ impl Control {
                 };
                 let (grant, qp) = (u16::take_from(from)?, u32::take_from(from)?);
                 let (psn, port) = (u32::take_from(from)?, PortAddress::take_from(from)?);
-                // With less, the credit that is kept would be all that there is.
-                (grant > 1).then_some(Self::Setup { is_fresh, grant, qp, psn, port })?
+                (u32::from(grant) >= GRANT_MIN).then_some(Self::Setup {
+                    is_fresh,
+                    grant,
+                    qp,
+                    psn,
+                    port,
+                })?
             }
             2 => Self::Ready { qp: u32::take_from(from)? },
             3 => Self::Switch,

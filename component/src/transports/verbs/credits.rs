@@ -9,6 +9,10 @@
 //!   when more than half of a grant is owed, two ends that both wait have both been given what the
 //!   other owes: whoever owes more than half again has consumed a message that brought a credit.
 
+/// With less than this, more than half of a grant could never be owed: one message may be under
+/// way, and it takes two to have credits returned.
+pub const GRANT_MIN: u32 = 3;
+
 /// See the module's documentation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Credits {
@@ -123,21 +127,26 @@ mod tests {
 
     #[test]
     fn two_ends_that_flood_each_other_never_stop() {
-        for grant in 2..40 {
+        for grant in GRANT_MIN..40 {
             let sent = Pair::new(grant).flood(Credits::may_send);
             assert!(sent >= 2000, "grant {grant}: {sent}");
         }
     }
 
     #[test]
+    fn a_smaller_grant_stops_them() {
+        assert_eq!(Pair::new(GRANT_MIN - 1).flood(Credits::may_send), 2);
+    }
+
+    #[test]
     fn without_the_kept_credit_they_stop() {
         let stopped = |grant| Pair::new(grant).flood(|credits| credits.available > 0) < 2000;
-        assert!((2..40).all(stopped));
+        assert!((GRANT_MIN..40).all(stopped));
     }
 
     #[test]
     fn one_way_traffic_never_stops() {
-        for grant in 2..40 {
+        for grant in GRANT_MIN..40 {
             let mut pair = Pair::new(grant);
             for _ in 0..10_000 {
                 let sent = pair.step(0, true, Credits::may_send);

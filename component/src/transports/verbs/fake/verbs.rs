@@ -45,7 +45,7 @@ impl Verbs for Fake {
     fn open(&self, name: &str) -> Result<Handle, VerbsError> {
         let node = &mut self.own().nodes[self.node];
         if name != "fake0" || node.removed {
-            return Err(refused("ibv_open_device", libc::ENODEV));
+            return Err(VerbsError::call("ibv_open_device", name, libc::ENODEV));
         }
         node.open += 1;
         Ok(self.handle(0))
