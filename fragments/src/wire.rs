@@ -5,7 +5,7 @@
 //! ```text
 //!  0 u32 length        bytes of the whole frame, header included; never 0
 //!  4 u8  version       0xB3; another version of the format has another number
-//!  5 u8  kind
+//!  5 u8  kind; from 0xF0 on: between transports, which no engine sees
 //!  6 u8  flags
 //!  7 u8  Eager, Announce: lowest byte of the payload's digest; others: zero
 //!  8 u32 context       |  control frames: u64 `a`

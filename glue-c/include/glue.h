@@ -236,6 +236,9 @@ typedef struct rustbtl_config {
     const char *tcp_if_include;
     const char *tcp_if_exclude;
     const char *report;
+    const char *verbs;
+    const char *verbs_if_include;
+    const char *verbs_gid_index;
     uint64_t log_segment_max;
     uint64_t log_prefault;
     uint64_t shm_ring;
@@ -252,6 +255,7 @@ typedef struct rustbtl_config {
     uint32_t peer_loss_timeout;
     uint32_t verbose;
     uint32_t overhead_max; /* thousandths of the time that protection may cost; 0: no limit */
+    uint32_t verbs_mtu;
     uint8_t shm;
     uint8_t tcp_ipv4;
     uint8_t tcp_ipv6;
@@ -265,10 +269,10 @@ typedef struct rustbtl_config {
     uint8_t tcp_encrypt;
 } rustbtl_config_t;
 
-_Static_assert(sizeof(rustbtl_config_t) == 168, "mirrored in component/src/ffi/table.rs");
-_Static_assert(offsetof(rustbtl_config_t, shm_eager_limit) == 112,
+_Static_assert(sizeof(rustbtl_config_t) == 192, "mirrored in component/src/ffi/table.rs");
+_Static_assert(offsetof(rustbtl_config_t, shm_eager_limit) == 136,
                "mirrored in component/src/ffi/table.rs");
-_Static_assert(offsetof(rustbtl_config_t, shm) == 152, "mirrored in component/src/ffi/table.rs");
+_Static_assert(offsetof(rustbtl_config_t, shm) == 180, "mirrored in component/src/ffi/table.rs");
 
 /* Where this process is. */
 typedef struct rustbtl_job {

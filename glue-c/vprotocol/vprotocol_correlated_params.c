@@ -20,6 +20,9 @@ rustbtl_config_t mca_vprotocol_correlated_config = {
     .tcp_if_include = "",
     .tcp_if_exclude = "",
     .report = "",
+    .verbs = "0",
+    .verbs_if_include = "",
+    .verbs_gid_index = "auto",
     .log_segment_max = 4ull << 20,
     .shm_ring = 0,
     .tcp_socket_buffer = 0,
@@ -228,6 +231,23 @@ static void register_tcp(rustbtl_config_t *c)
            "Milliseconds after which an attempt to connect to a process is given up.");
 }
 
+static void register_verbs(rustbtl_config_t *c)
+{
+    text("verbs", &c->verbs, 3, MCA_BASE_VAR_SCOPE_READONLY,
+         "Messages between nodes go over InfiniBand or RoCE: 0 (no), 1 (yes; where that cannot be, "
+         "the job ends), auto (where there is an adapter). A TCP connection stays beside each "
+         "queue pair, and takes over when an adapter or a link fails.");
+    text("verbs_if_include", &c->verbs_if_include, 3, MCA_BASE_VAR_SCOPE_READONLY,
+         "Comma-delimited list of adapters, or adapters and ports, to use: the first one that is "
+         "active (e.g., \"mlx5_0:1,mlx5_1\"). Empty: any.");
+    text("verbs_gid_index", &c->verbs_gid_index, 4, MCA_BASE_VAR_SCOPE_READONLY,
+         "Index of the port's GID. auto: on InfiniBand 0, on Ethernet the first of RoCE v2, one "
+         "with an IPv4 address if there is one.");
+    (void) number("verbs_mtu", &c->verbs_mtu, 4,
+           "Largest packet in bytes: 256, 512, 1024, 2048 or 4096. 0: the smaller one of what the "
+           "two ports have.");
+}
+
 static void register_rest(rustbtl_config_t *c)
 {
     text("report", &c->report, 3, MCA_BASE_VAR_SCOPE_READONLY,
@@ -305,6 +325,7 @@ int mca_vprotocol_correlated_register(void)
     register_files(c);
     register_shm(c);
     register_tcp(c);
+    register_verbs(c);
     register_rest(c);
     mca_vprotocol_correlated_register_pvars();
 #if CORRELATED_OMPI_5

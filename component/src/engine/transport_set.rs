@@ -18,11 +18,14 @@
 //!    under its name.
 
 use crate::ffi::table::Glue;
+use crate::ffi::verbose;
 use crate::peers::endpoint::Endpoint;
 use crate::peers::transport_setup::{NodeSegment, NodeTransport, TransportSetup};
 use crate::transports::set_memory::{Counts, SetCounters, SetMemory, Slots};
+use crate::transports::tcp::Tcp;
+use crate::transports::verbs::sys::Libibverbs;
 use crate::transports::{
-    Event, Incoming, Limits, Network as OverNetwork, Payload, PeerHeader, Pulled, Sent,
+    Event, Incoming, Limits, Network as OverNetwork, Opened, Payload, PeerHeader, Pulled, Sent,
     Transport as _,
 };
 use core::ops::Range;
@@ -62,16 +65,18 @@ macro_rules! networks {
                 self,
                 setup: &TransportSetup,
                 incarnation: u16,
-            ) -> Result<Option<Network>, String> {
+            ) -> Result<Opened<Network>, String> {
                 Ok(match self {
-                    $(Self::$kind => {
-                        <$transport>::open(setup.as_ref(), incarnation)?.map(Network::$kind)
+                    $(Self::$kind => match <$transport>::open(setup.as_ref(), incarnation)? {
+                        Opened::Here(network) => Opened::Here(Network::$kind(network)),
+                        Opened::Absent(why) => Opened::Absent(why),
                     })+
                 })
             }
         }
 
         /// An open network.
+        #[allow(clippy::large_enum_variant, reason = "a process has one of each")]
         enum Network {
             $($kind($transport)),+
         }
@@ -88,7 +93,8 @@ macro_rules! networks {
 
 // In order of preference.
 networks! { $
-    Tcp: crate::transports::tcp::Tcp,
+    Verbs: crate::transports::verbs::VerbsTransport<Libibverbs, Tcp>,
+    Tcp: Tcp,
 }
 
 // Behind the macro that it uses.
@@ -175,7 +181,17 @@ impl TransportSet {
         let needed = !setup.all_reached(local);
         for kind in NetworkKind::ALL {
             match kind.open(setup, incarnation.0) {
-                Ok(network) => self.networks[kind as usize] = network,
+                Ok(Opened::Here(network)) => {
+                    glue.verbose(
+                        verbose::INFO,
+                        || on!(&network, network => OverNetwork::description(network)),
+                    );
+                    self.networks[kind as usize] = Some(network);
+                }
+                Ok(Opened::Absent(why)) => {
+                    glue.verbose(verbose::INFO, || format!("no {}: {why}", kind.name()));
+                    self.networks[kind as usize] = None;
+                }
                 Err(error) if needed => glue.fatal(kind.name(), &[&error]),
                 Err(_) => {} // nobody needs it
             }

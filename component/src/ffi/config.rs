@@ -31,6 +31,12 @@ pub struct TextParameters {
     pub if_include: String,
     /// Networks not to use.
     pub if_exclude: String,
+    /// Are queue pairs to be used?
+    pub verbs: String,
+    /// Adapters and ports.
+    pub verbs_if_include: String,
+    /// Index of the GID.
+    pub verbs_gid_index: String,
 }
 
 impl TextParameters {
@@ -48,6 +54,9 @@ impl TextParameters {
             shm_directory: read(config.shm_directory),
             if_include: read(config.tcp_if_include),
             if_exclude: read(config.tcp_if_exclude),
+            verbs: read(config.verbs),
+            verbs_if_include: read(config.verbs_if_include),
+            verbs_gid_index: read(config.verbs_gid_index),
         }
     }
 }

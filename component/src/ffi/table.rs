@@ -109,6 +109,9 @@ pub struct Config {
     pub tcp_if_include: *const c_char,
     pub tcp_if_exclude: *const c_char,
     pub report: *const c_char,
+    pub verbs: *const c_char,
+    pub verbs_if_include: *const c_char,
+    pub verbs_gid_index: *const c_char,
     pub log_segment_max: u64,
     pub log_prefault: u64,
     pub shm_ring: u64,
@@ -125,6 +128,7 @@ pub struct Config {
     pub peer_loss_timeout: u32,
     pub verbose: u32,
     pub overhead_max: u32,
+    pub verbs_mtu: u32,
     pub shm: u8,
     pub tcp_ipv4: u8,
     pub tcp_ipv6: u8,
@@ -138,9 +142,9 @@ pub struct Config {
     pub tcp_encrypt: u8,
 }
 
-const_assert_eq!(size_of::<Config>(), 168);
-const_assert_eq!(offset_of!(Config, shm_eager_limit), 112);
-const_assert_eq!(offset_of!(Config, shm), 152);
+const_assert_eq!(size_of::<Config>(), 192);
+const_assert_eq!(offset_of!(Config, shm_eager_limit), 136);
+const_assert_eq!(offset_of!(Config, shm), 180);
 
 /// `log_full`: a full log asks for a checkpoint that lets it be trimmed.
 pub const LOG_CHECKPOINT: u8 = 1;

@@ -5,6 +5,7 @@ use crate::ffi::config::TextParameters;
 use crate::ffi::table::{Config, Glue};
 use crate::transports::shm::{Segment, SegmentOptions, Shm, ShmError};
 use crate::transports::tcp::TcpConfig;
+use crate::transports::verbs::{Sizes, Usage, VerbsConfig};
 use rustbtl_fragments::ids::PeerId;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -25,6 +26,7 @@ pub struct TransportSetup {
     use_node_memory: bool,
     segment: SegmentOptions,
     tcp: TcpConfig,
+    verbs: VerbsConfig,
     network_poll_interval: u32,
     size: u32,
     /// Processors that this node's ranks may use.
@@ -63,6 +65,27 @@ impl TransportSetup {
             connect_ms_max: or(config.tcp_connect_timeout, defaults.connect_ms_max),
             ..defaults
         };
+        let usage = match texts.verbs.as_str() {
+            "auto" => Usage::Auto,
+            "0" | "" => Usage::Never,
+            "1" => Usage::Always,
+            other => glue.fatal("bad-value", &["verbs", other, "auto, 0, 1"]),
+        };
+        let gid_index = match texts.verbs_gid_index.as_str() {
+            "auto" | "" => None,
+            index => match index.parse() {
+                Ok(index) => Some(index),
+                Err(_) => glue.fatal("bad-value", &["verbs_gid_index", index, "auto, 0 to 255"]),
+            },
+        };
+        let verbs = VerbsConfig {
+            usage,
+            if_include: texts.verbs_if_include.clone(),
+            gid_index,
+            mtu: config.verbs_mtu,
+            sizes: Sizes::default(),
+            tcp: tcp.clone(),
+        };
         let segment = SegmentOptions {
             directory: PathBuf::from(&texts.shm_directory),
             ring_bytes: config.shm_ring as usize,
@@ -73,6 +96,7 @@ impl TransportSetup {
             use_node_memory: config.shm != 0,
             segment,
             tcp,
+            verbs,
             network_poll_interval: config.tcp_poll_interval,
             size,
             processors,
@@ -162,5 +186,11 @@ impl TransportSetup {
 impl AsRef<TcpConfig> for TransportSetup {
     fn as_ref(&self) -> &TcpConfig {
         &self.tcp
+    }
+}
+
+impl AsRef<VerbsConfig> for TransportSetup {
+    fn as_ref(&self) -> &VerbsConfig {
+        &self.verbs
     }
 }

@@ -8,6 +8,7 @@ pub mod inproc;
 pub mod set_memory;
 pub mod shm;
 pub mod tcp;
+pub mod verbs;
 
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -168,6 +169,14 @@ pub trait Transport {
 /// Sender, and the header of the frame.
 pub type PeerHeader = (PeerId, [u8; HEADER_BYTES]);
 
+/// Outcome of [`Network::open`].
+pub enum Opened<N> {
+    /// It is open.
+    Here(N),
+    /// This node has no such network, or is not to use it: why, for reports.
+    Absent(String),
+}
+
 /// What `engine/transport_set.rs` asks of a transport between nodes in addition. What a transport
 /// has no use for is already here.
 pub trait Network: Transport + Sized {
@@ -178,11 +187,16 @@ pub trait Network: Transport + Sized {
     /// The parameters that it is opened with.
     type Config;
 
-    /// Open it for this incarnation of the process; `None`: this node has no such network.
+    /// Open it for this incarnation of the process.
     ///
     /// # Errors
     /// Why it cannot be opened, for the user.
-    fn open(config: &Self::Config, incarnation: u16) -> Result<Option<Self>, String>;
+    fn open(config: &Self::Config, incarnation: u16) -> Result<Opened<Self>, String>;
+
+    /// What was chosen, for reports.
+    fn description(&self) -> String {
+        Self::NAME.to_owned()
+    }
 
     /// What peers need to connect to this process, as it is published.
     fn address(&self) -> Vec<u8>;
@@ -241,4 +255,14 @@ pub trait Network: Transport + Sized {
     fn placed(&mut self) -> Option<PeerHeader> {
         None
     }
+}
+
+/// A network that another transport runs beside: it authenticates, notices dead peers, and carries
+/// everything while the other one does not.
+pub trait Carrier: Network {
+    /// End the channel to this peer; [`Event::Down`] follows.
+    fn disconnect(&mut self, peer: PeerId, reason: String);
+
+    /// Is the channel to this peer open?
+    fn is_up(&self, peer: PeerId) -> bool;
 }

@@ -5,6 +5,7 @@
 //! races have tests of their own beside the instantiation. No test measures time: the only limit is
 //! [`TIMEOUT`], after which something hangs.
 
+pub mod carrier;
 pub mod driver;
 pub mod suite;
 

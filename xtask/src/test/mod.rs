@@ -26,6 +26,7 @@ mod partitions;
 mod phase_failures;
 mod plan;
 mod programs;
+mod rdma;
 mod replay;
 mod room;
 mod schedule;
@@ -77,6 +78,10 @@ pub struct TestOptions {
     /// of which a run without options does some
     #[arg(long, conflicts_with_all = ["fast", "protected", "trees"])]
     slurm: bool,
+    /// Only verbs over two Soft-RoCE adapters, in a virtual machine whose kernel and qemu are
+    /// fetched once
+    #[arg(long, conflicts_with_all = ["fast", "protected", "trees", "slurm"])]
+    rdma: bool,
     /// Only Open MPI built with rustbtl in it, one version or both; builds what was not built yet
     #[arg(long, value_name = "VERSION", num_args = 0..=1, conflicts_with = "fast")]
     trees: Option<Option<Version>>,

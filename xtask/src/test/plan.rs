@@ -12,7 +12,7 @@ use super::{
     TestOptions, checkpoint_faults, checkpoint_restart, cluster, collectives_component,
     coordinator_failover, crates, errors, examples, file_contents, fuzz, guardians, local_storage,
     lost_output, miri, mpi, node_failure, node_names, one_sided, one_sided_component, parameters,
-    partitions, phase_failures, programs, replay, signals, slurm, slurm_cluster, source,
+    partitions, phase_failures, programs, rdma, replay, signals, slurm, slurm_cluster, source,
     spare_nodes, suspension, time_determinants, trees, triggers,
 };
 use crate::{build, setup};
@@ -50,11 +50,16 @@ pub fn tasks(options: &TestOptions) -> Vec<Task<'_>> {
         under_slurm(&mut tasks, true);
         return tasks;
     }
+    if options.rdma {
+        over_verbs(&mut tasks);
+        return tasks;
+    }
     if options.only.is_none() {
         sources(&mut tasks, options);
     }
     jobs(&mut tasks, options);
     if options.long {
+        over_verbs(&mut tasks);
         programs_of_ours(&mut tasks, &RECORDED);
         trees::all(&mut tasks, None, None);
     } else if options.no_trees || options.only.is_some() {
@@ -146,6 +151,11 @@ fn under_slurm(tasks: &mut Vec<Task>, everything: bool) {
     tasks.push(Task::new("jobs under Slurm", Jobs, &[COMPONENT], move |tier| {
         slurm_cluster::run(tier, everything);
     }));
+}
+
+/// Over adapters, of software, in a virtual machine.
+fn over_verbs(tasks: &mut Vec<Task>) {
+    tasks.push(Task::new("verbs over Soft-RoCE", Alone, &[COMPONENT], rdma::run));
 }
 
 /// What runs a tier.

@@ -241,6 +241,19 @@ impl Tcp {
         }
     }
 
+    /// Is there an open connection to this peer?
+    pub fn is_up(&self, peer: PeerId) -> bool {
+        self.slot(peer).is_some_and(|at| matches!(self.peers[at].link, ConnectionLink::Up(_)))
+    }
+
+    /// Close the connection to a peer. [`Event::Down`] follows.
+    pub fn disconnect(&mut self, peer: PeerId, reason: String) {
+        let Some(slot) = self.slot(peer) else { return };
+        if let ConnectionLink::Up(at) = self.peers[slot].link {
+            self.close_connection(at, false, reason);
+        }
+    }
+
     /// Have bytes come since the last question, if only a part of a frame?
     #[inline]
     pub fn take_received(&mut self) -> bool {

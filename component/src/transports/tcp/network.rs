@@ -1,7 +1,7 @@
 //! TCP as one of the networks of a process.
 
 use crate::transports::tcp::{Tcp, TcpConfig, TcpPeer};
-use crate::transports::{Network, PeerHeader};
+use crate::transports::{Carrier, Network, Opened, PeerHeader};
 use core::ptr::NonNull;
 use rustbtl_fragments::ids::PeerId;
 use std::os::fd::RawFd;
@@ -10,9 +10,9 @@ impl Network for Tcp {
     const NAME: &'static str = "tcp";
     type Config = TcpConfig;
 
-    fn open(config: &TcpConfig, incarnation: u16) -> Result<Option<Self>, String> {
+    fn open(config: &TcpConfig, incarnation: u16) -> Result<Opened<Self>, String> {
         let config = TcpConfig { incarnation, ..config.clone() };
-        Self::new(config).map(Some).map_err(|error| error.to_string())
+        Self::new(config).map(Opened::Here).map_err(|error| error.to_string())
     }
 
     fn address(&self) -> Vec<u8> {
@@ -67,5 +67,15 @@ impl Network for Tcp {
     #[inline]
     fn placed(&mut self) -> Option<PeerHeader> {
         Self::placed(self)
+    }
+}
+
+impl Carrier for Tcp {
+    fn disconnect(&mut self, peer: PeerId, reason: String) {
+        Self::disconnect(self, peer, reason);
+    }
+
+    fn is_up(&self, peer: PeerId) -> bool {
+        Self::is_up(self, peer)
     }
 }

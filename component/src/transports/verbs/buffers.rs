@@ -1,0 +1,131 @@
+//! The memory that messages are received into and sent from: one mapping, registered as a whole.
+//!
+//! No child inherits it (a frozen child would copy registered pages eagerly), and no image holds
+//! it. Slots are all of one size: first those of the shared receive queue, then those for sending.
+
+use crate::os::OsError;
+use core::ops::Range;
+use core::ptr::NonNull;
+use core::slice;
+
+/// Whose slot a work request has none of.
+pub(super) const NO_SLOT: u16 = u16::MAX;
+/// What a page is at most on the machines that this runs on.
+const ALIGNMENT: usize = 64 << 10;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Buffers {
+    start: NonNull<u8>,
+    bytes: usize,
+    slot_bytes: usize,
+    receives: u16,
+    /// Free slots for sending.
+    free: Vec<u16>,
+    sends: u16,
+}
+
+// SAFETY: plain memory that only the owner, and the adapter by its order, access.
+unsafe impl Send for Buffers {}
+
+impl Buffers {
+    /// With so many slots of so many bytes.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub(super) fn new(receives: u16, sends: u16, slot_bytes: usize) -> Result<Self, OsError> {
+        let slots = usize::from(receives) + usize::from(sends);
+        let bytes = (slots * slot_bytes).next_multiple_of(ALIGNMENT);
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a fresh mapping, of nothing.
+        let start = unsafe { libc::mmap(core::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        let on = || format!("{bytes} bytes");
+        if start == libc::MAP_FAILED {
+            return Err(OsError::last("mmap", on()));
+        }
+        // SAFETY: the mapping that was just made.
+        let code = unsafe { libc::madvise(start, bytes, libc::MADV_DONTFORK) };
+        let start = NonNull::new(start.cast()).expect("a mapping is not at 0");
+        let free = (receives..receives + sends).rev().collect();
+        let buffers = Self { start, bytes, slot_bytes, receives, free, sends };
+        if code != 0 {
+            return Err(OsError::last("madvise", on()));
+        }
+        Ok(buffers)
+    }
+
+    /// All of it.
+    pub(super) fn range(&self) -> Range<usize> {
+        let start = self.start.as_ptr() as usize;
+        start..start + self.bytes
+    }
+
+    /// The first byte.
+    pub(super) fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Bytes of a slot.
+    #[inline]
+    pub(super) fn slot_bytes(&self) -> usize {
+        self.slot_bytes
+    }
+
+    /// The first byte of a slot.
+    #[inline]
+    pub(super) fn slot(&self, slot: u16) -> *mut u8 {
+        debug_assert!(slot < self.receives + self.sends);
+        self.start.as_ptr().wrapping_add(usize::from(slot) * self.slot_bytes)
+    }
+
+    /// A free slot for sending.
+    #[inline]
+    pub(super) fn take(&mut self) -> Option<u16> {
+        self.free.pop()
+    }
+
+    /// It is free again.
+    #[inline]
+    pub(super) fn give_back(&mut self, slot: u16) {
+        if slot != NO_SLOT {
+            debug_assert!(!self.free.contains(&slot), "given back twice");
+            self.free.push(slot);
+        }
+    }
+
+    /// Is a slot for sending free?
+    #[inline]
+    pub(super) fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Is less than half of the slots for sending free?
+    #[inline]
+    pub(super) fn is_short(&self) -> bool {
+        self.free.len() < usize::from(self.sends) / 2
+    }
+
+    /// Slots for sending that are in use.
+    pub(super) fn in_use(&self) -> usize {
+        usize::from(self.sends) - self.free.len()
+    }
+
+    /// The first bytes of a slot.
+    ///
+    /// # Safety
+    /// The slot does not belong to the adapter, and nobody else has it.
+    #[inline]
+    pub(super) unsafe fn bytes_mut(&mut self, slot: u16, len: usize) -> &mut [u8] {
+        debug_assert!(len <= self.slot_bytes);
+        // SAFETY: inside of the mapping; the caller's promise.
+        unsafe { slice::from_raw_parts_mut(self.slot(slot), len) }
+    }
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        // SAFETY: ours, and the adapter does not use it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}

@@ -1,0 +1,177 @@
+//! Queue pairs beside TCP as one of the networks of a process.
+
+use super::api::{LinkLayer, Verbs};
+use super::control::{decode_address, encode_address};
+use super::select::{Usage, VerbsConfig, choose};
+use super::sys::{self, Libibverbs};
+use super::{VerbsTransport, control::PortAddress};
+use crate::transports::tcp::{Tcp, TcpConfig};
+use crate::transports::{Carrier, Event, Network, Opened, PeerHeader};
+use core::ops::Range;
+use core::ptr::NonNull;
+use rustbtl_fragments::ids::PeerId;
+use std::os::fd::RawFd;
+
+impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
+    /// What peers need to reach this process.
+    pub fn address(&self) -> Vec<u8> {
+        encode_address(&self.adapter.choice.address, &self.carrier.address())
+    }
+
+    fn reachable<'a>(&self, address: &'a [u8]) -> Result<(PortAddress, &'a [u8]), String> {
+        let (port, beside) = decode_address(address).ok_or("it has no adapter")?;
+        match self.adapter.choice.address.reaches(&port) {
+            true => Ok((port, beside)),
+            false => Err("its adapter is on another fabric".to_owned()),
+        }
+    }
+
+    /// See [`Network::add_peer`].
+    ///
+    /// # Errors
+    /// The peer cannot be reached by verbs.
+    pub fn add_peer(&mut self, peer: PeerId, address: &[u8]) -> Result<(), String> {
+        let (port, beside) = self.reachable(address)?;
+        self.carrier.add_peer(peer, beside)?;
+        self.set_port(peer, Some(port));
+        Ok(())
+    }
+
+    /// See [`Network::renew_peer`].
+    pub fn renew_peer(&mut self, peer: PeerId, address: &[u8]) {
+        let Some(at) = self.channel(peer) else { return };
+        let port = match self.reachable(address) {
+            Ok((port, beside)) => {
+                self.carrier.renew_peer(peer, beside);
+                Some(port)
+            }
+            // From now on it is reached by another network.
+            Err(_) => {
+                self.carrier.disconnect(peer, "it was restarted elsewhere".to_owned());
+                None
+            }
+        };
+        self.carrier_events();
+        self.channels[at].stays = false;
+        if !self.carrier.is_up(peer) {
+            // The connection was to its earlier incarnation, and nobody is notified.
+            self.retire(at);
+            self.channels[at].forget_connection();
+            self.channels[at].is_up = false;
+            self.channels[at].down = None;
+            self.events.retain(|event| match event {
+                Event::Up(other, _) | Event::Down { peer: other, .. } => *other != peer,
+                Event::Notice(_) => true,
+            });
+        }
+        self.set_port(peer, port);
+        self.way_changed();
+    }
+}
+
+impl Network for VerbsTransport<Libibverbs, Tcp> {
+    const NAME: &'static str = "verbs";
+    type Config = VerbsConfig;
+
+    fn open(config: &VerbsConfig, incarnation: u16) -> Result<Opened<Self>, String> {
+        let needed = |why: String| match config.usage {
+            Usage::Always => Err(why),
+            Usage::Auto | Usage::Never => Ok(Opened::Absent(why)),
+        };
+        if config.usage == Usage::Never {
+            return needed("vprotocol_correlated_verbs is 0".to_owned());
+        }
+        if config.tcp.encrypt {
+            return needed("messages are to be encrypted, which adapters do not do".to_owned());
+        }
+        if !sys::has_adapters() {
+            return needed("this node has no adapter (/sys/class/infiniband)".to_owned());
+        }
+        let verbs = match Libibverbs::load() {
+            Ok(verbs) => verbs,
+            Err(error) => return needed(error.to_string()),
+        };
+        let choice = match choose(&verbs, config)? {
+            Ok(choice) => choice,
+            Err(why) => return needed(why),
+        };
+        let tcp = TcpConfig { incarnation, ..config.tcp.clone() };
+        let tcp = Tcp::new(tcp).map_err(|error| error.to_string())?;
+        match Self::new(verbs, choice, config.sizes, tcp) {
+            Ok(transport) => Ok(Opened::Here(transport)),
+            Err(error) => needed(error.to_string()),
+        }
+    }
+
+    fn description(&self) -> String {
+        let choice = &self.adapter.choice;
+        let link = match choice.address.link_layer {
+            LinkLayer::InfiniBand => "InfiniBand",
+            LinkLayer::Ethernet => "RoCE",
+        };
+        let packet = 128 << choice.address.mtu;
+        format!(
+            "verbs: {} port {}, {link}, GID index {}, packets of {packet} bytes",
+            choice.device, choice.port, choice.gid_index
+        )
+    }
+
+    fn address(&self) -> Vec<u8> {
+        Self::address(self)
+    }
+
+    fn add_peer(&mut self, peer: PeerId, address: &[u8]) -> Result<(), String> {
+        Self::add_peer(self, peer, address)
+    }
+
+    fn renew_peer(&mut self, peer: PeerId, address: &[u8]) {
+        Self::renew_peer(self, peer, address);
+    }
+
+    fn reconnect(&mut self, peer: PeerId) {
+        self.carrier.reconnect(peer);
+    }
+
+    #[inline]
+    fn holds(&self) -> bool {
+        self.has_outbox || self.has_debts || self.carrier.holds()
+    }
+
+    #[inline]
+    fn take_received(&mut self) -> bool {
+        self.carrier.take_received()
+    }
+
+    /// Queue pairs raise no descriptor.
+    fn wait_descriptor(&self) -> Option<RawFd> {
+        if self.numbers.is_empty() { self.carrier.wait_descriptor() } else { None }
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        let mut all = self.carrier.descriptors();
+        all.extend(self.adapter.descriptors());
+        all
+    }
+
+    fn memory(&self) -> Vec<Range<usize>> {
+        let mut all = self.adapter.verbs.mapped();
+        all.push(self.adapter.buffers.range());
+        all
+    }
+
+    #[inline]
+    fn unplaced(&mut self) -> Option<PeerHeader> {
+        self.carrier.unplaced()
+    }
+
+    #[inline]
+    unsafe fn place(&mut self, into: Option<NonNull<u8>>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.carrier.place(into) }
+    }
+
+    #[inline]
+    fn placed(&mut self) -> Option<PeerHeader> {
+        self.carrier.placed()
+    }
+}
