@@ -63,7 +63,10 @@ struct Together {
     reason: &'static str,
 }
 
-const BY_CORE: &[&str] = &["--mca", "vprotocol_correlated_sets", "core"];
+const BY_CORE: &[&str] =
+    &["--mca", "vprotocol_correlated_sets", "core", "--mca", "vprotocol_correlated_one_sided", "0"];
+/// Windows over components of Open MPI.
+const THEIRS: &[&str] = &["--mca", "vprotocol_correlated_one_sided", "0"];
 
 /// Runs the tier.
 pub fn run(tier: &mut Tier) {
@@ -80,7 +83,7 @@ pub fn run_over(tier: &mut Tier, over: &Over) {
         what: "a program with a window: 2 × 2",
         program: &WINDOW,
         shape: (2, 2),
-        options: &[],
+        options: THEIRS,
         who: "rank:3",
         sets: 2,
         reason: COMES_ANYTIME,
@@ -189,7 +192,7 @@ fn ends(over: &Over, case: &Together, code: i32) -> Result<()> {
     let fault = format!("checkpoint_aborted@1={who}");
     let known = |events: &str| events.contains("\"event\":\"not_recovered\"");
     let job = program.job_over(over, shape, ITERATIONS, &scratch)?;
-    let job = job.with(CHECKPOINTS).with(&["--kill-at-event", &fault]);
+    let job = job.with(CHECKPOINTS).with(THEIRS).with(&["--kill-at-event", &fault]);
     let outcome = local_storage::run_until(job, &scratch, known)?;
     outcome.must(outcome.code == code, &format!("the exit code should be {code}"))?;
     let said = outcome.said().contains(OVER_THE_NETWORK);
