@@ -179,19 +179,7 @@ impl Driver {
                 else {
                     return;
                 };
-                match buffer {
-                    ResultBuffer::Memory(start) => {
-                        let into = start.wrapping_add((before + first) as usize);
-                        // SAFETY: inside of the program's result buffer, which it does not touch
-                        // before the next synchronization.
-                        unsafe {
-                            core::ptr::copy_nonoverlapping(data.as_ptr(), into, data.len());
-                        }
-                    }
-                    ResultBuffer::Operation { mut op, .. } => {
-                        self.host.unpack(&mut op, before + first, &data);
-                    }
-                }
+                self.host.fill(buffer, before + first, &data, false);
             }
             Output::Completed { operation, error } => self.fetched(operation, error),
         }
@@ -265,6 +253,24 @@ impl EngineHost {
     /// where somebody else than the program is inside, nor while a replay holds completions.
     pub(crate) fn set_completes_at_once(&mut self) {
         self.completes_at_once = !self.threads && !self.is_taken && !self.windows.holds;
+    }
+
+    /// Packed data, behind `first` bytes, for where it is to go; with its last it is complete.
+    pub(crate) fn fill(&mut self, buffer: ResultBuffer, first: u64, data: &[u8], is_last: bool) {
+        match buffer {
+            ResultBuffer::Memory(start) => {
+                let into = start.wrapping_add(first as usize);
+                // SAFETY: inside of the program's result buffer, which it does not touch before the
+                // next synchronization.
+                unsafe { core::ptr::copy_nonoverlapping(data.as_ptr(), into, data.len()) };
+            }
+            ResultBuffer::Operation { mut op, .. } => {
+                self.unpack(&mut op, first, data);
+                if is_last {
+                    self.done.push_back(op);
+                }
+            }
+        }
     }
 
     /// An operation that gets data is complete, for C, when its data is here.

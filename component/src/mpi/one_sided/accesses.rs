@@ -117,7 +117,12 @@ fn issue(
             |rma, reach| rma.access(reach, window, target, at, layout, kind, data),
             |rma| rma.access(&mut Nobody, window, target, at, layout, kind, data),
         )?;
-        if let Some(mut buffer) = result {
+        if let Some(data) = driver.host.windows.rma.take_fetched() {
+            let is_last = number == layouts.len();
+            if let Some(buffer) = result {
+                driver.host.fill(buffer, first, &data, is_last);
+            }
+        } else if let Some(mut buffer) = result {
             if let ResultBuffer::Operation { is_last, .. } = &mut buffer {
                 *is_last = number == layouts.len();
             }
@@ -163,7 +168,10 @@ pub unsafe extern "C" fn rustbtl_window_compare_and_swap(
         );
         code(issued.map(|operation| {
             let buffer = ResultBuffer::Memory(result);
-            driver.host.expect_data(operation, FetchedInto { buffer, first: 0 });
+            match driver.host.windows.rma.take_fetched() {
+                Some(data) => driver.host.fill(buffer, 0, &data, true),
+                None => driver.host.expect_data(operation, FetchedInto { buffer, first: 0 }),
+            }
         }))
     })
 }

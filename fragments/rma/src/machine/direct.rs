@@ -2,10 +2,10 @@
 //! target's machine do (DESIGN.md "Direct accesses"). What is recorded of it is the same, in the
 //! target's order, and a replay goes by messages.
 
-use super::{Output, Rma};
+use super::Rma;
 use crate::direct::{EntryRef, GroupRun, Locked, READS, SetGroup, TargetArea, WRITES};
 use crate::error::RmaError;
-use crate::ids::{CommRank, ContextId, OperationId};
+use crate::ids::{CommRank, ContextId};
 use crate::memory::Memory;
 use crate::wire::{Action, Epoch, Place};
 
@@ -310,16 +310,16 @@ impl Rma {
         released
     }
 
-    /// One access, or a part of it. What it fetches is handed out as a reply would be.
+    /// One access, or a part of it. What it fetches is appended.
     pub(super) fn access_near<'a>(
         &mut self,
         hood: &mut impl Neighbourhood<'a>,
         near: &Near<'a>,
-        id: ContextId,
-        target: CommRank,
+        (id, target): (ContextId, CommRank),
         epoch: Epoch,
         action: &Action<'_>,
-    ) -> Result<Vec<u8>, RmaError> {
+        fetched: &mut Vec<u8>,
+    ) -> Result<(), RmaError> {
         let found = self.windows.get(&id).ok_or(RmaError::Window)?;
         let source = found.setup.me;
         let unit = i64::from(found.setup.extent(target).unit);
@@ -327,20 +327,19 @@ impl Rma {
         // The range was checked when the access began.
         let address =
             |place: &Place| Ok(base.wrapping_add_signed(place.displacement.wrapping_mul(unit)));
-        let mut fetched = Vec::new();
         let is_passive = epoch == Epoch::Passive;
         let mut done = Ok(());
         let (index, of) = (near.index, (id, near.entry));
         if !action.is_atomic() {
-            done = super::apply::access(action, hood.memory(index, of), &mut fetched, address);
+            done = super::apply::access(action, hood.memory(index, of), fetched, address);
         }
         if !action.is_ordered(epoch) {
-            return done.map(|()| fetched);
+            return done;
         }
         // An access that is refused counts as well: its message would have been applied.
         let locked = near.lock(hood);
         if action.is_atomic() {
-            done = super::apply::access(action, hood.memory(index, of), &mut fetched, address);
+            done = super::apply::access(action, hood.memory(index, of), fetched, address);
         }
         near.count(&locked, (id, source), is_passive);
         if is_passive && action.writes() {
@@ -350,23 +349,9 @@ impl Rma {
         drop(locked);
         done?;
         if is_passive && !action.writes() {
-            self.got((id, target), action, &fetched, applied);
+            self.got((id, target), action, fetched, applied);
         }
-        Ok(fetched)
-    }
-
-    /// Data of a direct access.
-    pub(super) fn fetched_near(
-        &mut self,
-        operation: OperationId,
-        first: u64,
-        data: Vec<u8>,
-        is_last: bool,
-    ) {
-        self.outputs.push_back(Output::Data { operation, first, data });
-        if is_last {
-            self.outputs.push_back(Output::Completed { operation, error: None });
-        }
+        Ok(())
     }
 
     /// A program that gets the same again, does nothing else, and finds something else, although

@@ -154,6 +154,8 @@ pub struct Rma {
     other_actions: u64,
     last_got: Option<LastGot>,
     saw_a_store: bool,
+    /// Of the last access, if it was direct and fetched something.
+    fetched: Option<Vec<u8>>,
     /// Targets to which operations were issued that are not sent.
     batches: Vec<(ContextId, CommRank)>,
     outputs: VecDeque<Output>,
@@ -177,6 +179,7 @@ impl Rma {
             other_actions: 0,
             last_got: None,
             saw_a_store: false,
+            fetched: None,
             batches: Vec::new(),
             outputs: VecDeque::new(),
             faults: None,
@@ -362,6 +365,11 @@ impl Rma {
     ) -> Result<(), RmaError> {
         let found = self.windows.get(&window).ok_or(RmaError::Window)?;
         found.setup.check_range(target, displacement, layout)
+    }
+
+    /// What the last access has fetched: it was done directly, is complete, and no output follows.
+    pub fn take_fetched(&mut self) -> Option<Vec<u8>> {
+        self.fetched.take()
     }
 
     /// What the driver is to do next.

@@ -144,8 +144,9 @@ impl Rma {
         let to = (window, target);
         if let Some(near) = self.near(hood, to, (epoch, must_lock), READS | WRITES, 0) {
             self.is_locked(to, must_lock);
-            let data = self.access_near(hood, &near, window, target, epoch, &action)?;
-            self.fetched_near(operation, 0, data, true);
+            let mut fetched = Vec::with_capacity(primitive.size());
+            self.access_near(hood, &near, to, epoch, &action, &mut fetched)?;
+            self.fetched = Some(fetched);
             return Ok(operation);
         }
         self.lock_first(to, must_lock)?;
@@ -256,6 +257,8 @@ impl Rma {
         }
         let size = layout.primitive().size() as u64;
         let step = (self.limits.part_bytes_max / size) * size;
+        let room = if near.is_some() && fetches { all as usize } else { 0 };
+        let mut fetched = Vec::with_capacity(room);
         let mut first = 0;
         while first < all {
             let bytes = step.min(all - first);
@@ -270,10 +273,7 @@ impl Rma {
             };
             let is_last = first + bytes == all;
             if let Some(near) = &near {
-                let data = self.access_near(hood, near, window, target, epoch, &action)?;
-                if fetches {
-                    self.fetched_near(operation, first, data, is_last);
-                }
+                self.access_near(hood, near, to, epoch, &action, &mut fetched)?;
                 first += bytes;
                 continue;
             }
@@ -281,6 +281,7 @@ impl Rma {
             self.send(window, target, epoch, action, awaited)?;
             first += bytes;
         }
+        self.fetched = (near.is_some() && fetches).then_some(fetched);
         Ok(operation)
     }
 

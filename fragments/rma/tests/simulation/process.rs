@@ -307,14 +307,20 @@ impl Process {
         self.out.push((to, line, bytes));
     }
 
-    fn await_data(&mut self, operation: OperationId, to: usize, cell: Option<usize>) {
+    fn await_data(&mut self, operation: OperationId, to: usize, cell: Option<usize>, now: u64) {
         let atomic = cell.map(|cell| {
             let index = self.atomics.len();
             self.atomics.push(Atomic { cell: (to, cell), index, old: None, responded: 0 });
             index
         });
-        let pending = Pending { operation, to, data: Vec::new(), is_complete: false, atomic };
-        self.pending.push(pending);
+        let fetched = self.machine.take_fetched();
+        let is_complete = fetched.is_some();
+        let data = fetched.unwrap_or_default();
+        if let (true, Some(atomic)) = (is_complete, atomic) {
+            self.atomics[atomic].old = numbers(&data).next();
+            self.atomics[atomic].responded = now;
+        }
+        self.pending.push(Pending { operation, to, data, is_complete, atomic });
     }
 
     fn collective(&mut self, of: impl Fn(usize) -> u64) {
@@ -390,7 +396,7 @@ impl Process {
             &Call::Get { to, slot, strided } => {
                 let layout = layout(strided);
                 let got = self.access(WINDOW, rank_of(to), slot * SLOT, &layout, Kind::Get, &[]);
-                self.await_data(got, to, None);
+                self.await_data(got, to, None, moment.now);
             }
             &Call::Sum { to } => {
                 let (kind, data) = (Kind::Accumulate(Op::Sum), values(value));
@@ -399,15 +405,15 @@ impl Process {
             &Call::FetchAdd { to, cell } => {
                 let (kind, data) = (Kind::GetAccumulate(Op::Sum), 1u64.to_le_bytes());
                 let got = self.access(WINDOW, rank_of(to), cell, &ONE, kind, &data);
-                self.await_data(got, to, Some(cell));
+                self.await_data(got, to, Some(cell), moment.now);
             }
             &Call::Swap { to, cell } => {
                 self.expected = 0;
-                self.swap(to, cell);
+                self.swap(to, cell, moment.now);
             }
             &Call::Increment { to } => {
                 let got = self.access(WINDOW, rank_of(to), GUARDED, &ONE, Kind::Get, &[]);
-                self.await_data(got, to, None);
+                self.await_data(got, to, None, moment.now);
                 let flush = self.machine.flush_local(WINDOW, Some(rank_of(to)));
                 self.waits.push(flush.expect("in an epoch"));
             }
@@ -466,7 +472,7 @@ impl Process {
         }
     }
 
-    fn swap(&mut self, to: usize, cell: usize) {
+    fn swap(&mut self, to: usize, cell: usize, now: u64) {
         let [old, new] = [self.expected, self.expected + 1].map(u64::to_le_bytes);
         let (rank, element) = (rank_of(to), Primitive::U64);
         let place = (WINDOW, rank, cell as i64);
@@ -474,7 +480,7 @@ impl Process {
             |machine, hood| machine.compare_and_swap_beside(hood, place, element, &old, &new),
             |machine, hood| machine.compare_and_swap_beside(hood, place, element, &old, &new),
         );
-        self.await_data(swap.expect("in an epoch"), to, None);
+        self.await_data(swap.expect("in an epoch"), to, None, now);
         let flush = self.machine.flush_local(WINDOW, Some(rank));
         self.waits.push(flush.expect("in an epoch"));
     }
@@ -572,7 +578,7 @@ impl Process {
                     self.expected = old;
                     self.machine.action();
                     self.publish();
-                    self.swap(to, cell);
+                    self.swap(to, cell, moment.now);
                     return false;
                 }
                 let (index, now) = (self.atomics.len(), moment.now);
