@@ -218,21 +218,24 @@ fn operations_on_windows_are_numbered_and_given_back() {
     assert_eq!(lost.err(), Some(0), "one of them is lost");
     // Of direct accesses others have recorded some; those have no number here.
     let direct = |first| DirectRun { target: PeerId(4), first, run: run(1, 6) };
+    let applied = |tick| Determinant::Applied(run(1, tick));
     let mut decisions = ReplayDecisions::default();
     decisions.applied(run(1, 5));
     decisions.applied_directly(vec![direct(2), direct(4)]);
     decisions.applied_directly(Vec::new());
     let mut kept = recorded(&mut decisions);
-    assert_eq!(kept.len(), 2);
+    let before = [Determinant::AppliedGroup(vec![direct(2), direct(4)]), applied(5)];
+    let numbered = |(number, determinant)| Numbered { number, determinant };
+    assert_eq!(kept, (0..).zip(before).map(numbered).collect::<Vec<_>>(), "before what is pending");
     let determinant = Determinant::AppliedGroup(vec![direct(6)]);
     kept.insert(1, Numbered { number: OF_ANOTHER, determinant });
     let mut again = ReplayDecisions::default();
     again.restored(&kept).unwrap();
     let expected = [
-        PastRun::Own(run(1, 5)),
-        PastRun::Direct(direct(6)),
         PastRun::Direct(direct(2)),
         PastRun::Direct(direct(4)),
+        PastRun::Direct(direct(6)),
+        PastRun::Own(run(1, 5)),
     ];
     assert_eq!((&again.take_applied()[..], again.clock()), (&expected[..], 2));
 }

@@ -315,6 +315,7 @@ impl Driver {
         match self.host.record.ask(question) {
             Ok(ask) => {
                 if ask == ReplayDecision::ReportNothing {
+                    self.host.polls();
                     self.count_action(ANY);
                     self.update_slow_path();
                 }

@@ -82,6 +82,8 @@ pub struct Windows {
     pub(crate) results: BTreeMap<OperationId, FetchedInto>,
     /// Own messages that the engine has done with.
     pub(crate) finished: Vec<Op>,
+    /// Synchronizations.
+    pub(crate) calls: u32,
     /// Rule 3 of the replay: C is notified of nothing.
     pub(crate) holds: bool,
     /// Who waits for a lock here gets it when a neighbour gives it back, who says nothing.
@@ -101,6 +103,7 @@ impl Default for Windows {
             served: BTreeSet::new(),
             results: BTreeMap::new(),
             finished: Vec::new(),
+            calls: 0,
             holds: false,
             lock_waiters: false,
             mapped: MappedMemory::default(),

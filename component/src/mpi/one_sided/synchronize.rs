@@ -26,20 +26,14 @@ fn poll(driver: &mut Driver, wait: &Wait) -> Option<Result<(), RmaError>> {
     over
 }
 
-/// Begin, then wait for the end. Others are looked for once at least, whatever there is to wait
-/// for: a program that polls must not keep them waiting.
-fn wait_for(begin: impl FnOnce(&mut Rma) -> Result<Wait, RmaError>) -> i32 {
-    begin_polled(|host| begin(&mut host.windows.rma))
-}
+/// Of so many calls that have nothing to wait for one looks for others all the same: a program that
+/// polls, by operations that are done at once, must not keep them waiting.
+const LOOKS_EVERY: u32 = 8;
 
-/// The same, where as a rule there is nothing to wait for: others are not looked for then, and what
-/// was issued before is not sent. (Nor where a replay has something to wait for: it sends the same
-/// messages as before.)
-fn begin(begin: impl FnOnce(&mut EngineHost) -> Result<Wait, RmaError>) -> i32 {
-    let begun = access(|driver| {
-        let wait = begin(&mut driver.host)?;
-        Ok((poll(driver, &wait), wait))
-    });
+/// What was begun, and its result if that is known at once.
+type Begun = Result<(Option<Result<(), RmaError>>, Wait), RmaError>;
+
+fn finish(begun: Begun) -> i32 {
     match begun {
         Err(error) | Ok((Some(Err(error)), _)) => code(Err(error)),
         Ok((Some(Ok(())), _)) => 0,
@@ -47,11 +41,32 @@ fn begin(begin: impl FnOnce(&mut EngineHost) -> Result<Wait, RmaError>) -> i32 {
     }
 }
 
-fn begin_polled(begin: impl FnOnce(&mut EngineHost) -> Result<Wait, RmaError>) -> i32 {
-    match synchronize(|driver| begin(&mut driver.host)) {
-        Err(error) => code(Err(error)),
-        Ok(wait) => code(wait_until(shared(), |driver| poll(driver, &wait))),
-    }
+/// Begin, then wait for the end.
+fn wait_for(begin: impl FnOnce(&mut Rma) -> Result<Wait, RmaError>) -> i32 {
+    synchronizes(|host| begin(&mut host.windows.rma))
+}
+
+/// The same, where neighbours may have to be known.
+fn synchronizes(begin: impl FnOnce(&mut EngineHost) -> Result<Wait, RmaError>) -> i32 {
+    finish(access(|driver| {
+        let wait = begin(&mut driver.host);
+        let windows = &mut driver.host.windows;
+        windows.rma.send_batches();
+        windows.calls = windows.calls.wrapping_add(1);
+        let looks = windows.calls.is_multiple_of(LOOKS_EVERY);
+        let wait = wait?;
+        Ok((if looks { None } else { poll(driver, &wait) }, wait))
+    }))
+}
+
+/// The same, where as a rule there is nothing to wait for: others are not looked for then, and what
+/// was issued before is not sent. (Nor where a replay has something to wait for: it sends the same
+/// messages as before.)
+fn begin(begin: impl FnOnce(&mut EngineHost) -> Result<Wait, RmaError>) -> i32 {
+    finish(access(|driver| {
+        let wait = begin(&mut driver.host)?;
+        Ok((poll(driver, &wait), wait))
+    }))
 }
 
 fn fence_assert(no_precede: i32, no_succeed: i32) -> FenceAssert {
@@ -232,7 +247,7 @@ pub extern "C" fn rustbtl_window_lock(
         )
     };
     // Whether it is granted at once depends on others, what is sent must not.
-    if mode == LockMode::Granted { begin_polled(lock) } else { begin(lock) }
+    if mode == LockMode::Granted { synchronizes(lock) } else { begin(lock) }
 }
 
 fn lock_mode(no_check: i32, granted: i32) -> LockMode {
@@ -247,7 +262,7 @@ fn lock_mode(no_check: i32, granted: i32) -> LockMode {
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_window_unlock(window: u32, target: u32) -> i32 {
     let (window, target) = (ContextId(window), CommRank(target));
-    begin_polled(|host| {
+    synchronizes(|host| {
         host.beside(
             |rma, reach| rma.unlock_beside(reach, window, target),
             |rma| rma.unlock(window, target),
@@ -260,14 +275,14 @@ pub extern "C" fn rustbtl_window_unlock(window: u32, target: u32) -> i32 {
 pub extern "C" fn rustbtl_window_lock_all(window: u32, no_check: i32, granted: i32) -> i32 {
     let mode = lock_mode(no_check, granted);
     let lock = |host: &mut EngineHost| host.windows.rma.lock_all(ContextId(window), mode);
-    if mode == LockMode::Granted { begin_polled(lock) } else { begin(lock) }
+    if mode == LockMode::Granted { synchronizes(lock) } else { begin(lock) }
 }
 
 /// MPI_Win_unlock_all.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_window_unlock_all(window: u32) -> i32 {
     let window = ContextId(window);
-    begin_polled(|host| {
+    synchronizes(|host| {
         host.beside(|rma, reach| rma.unlock_all_beside(reach, window), |rma| rma.unlock_all(window))
     })
 }
