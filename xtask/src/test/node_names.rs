@@ -15,7 +15,7 @@ const NAMES: Program = Program {
     name: "names of nodes",
     what: What::Hash { source: "node_names.c", iterations: ITERATIONS, arguments: &["GATE"] },
 };
-/// With a window, for which all sets are rolled back together.
+/// With a window of Open MPI's own, for which all sets are rolled back together.
 const TOGETHER: Program = Program {
     name: "names of nodes, and a window",
     what: What::Hash {
@@ -55,6 +55,9 @@ const LIVE: [(&str, &Program, &[&str], usize); 4] = [
             "--mca",
             "vprotocol_correlated_checkpoint_interval",
             "1",
+            "--mca",
+            "vprotocol_correlated_one_sided",
+            "0",
             "--kill-at-event",
             "checkpoint_completed@2=node:1",
         ],
