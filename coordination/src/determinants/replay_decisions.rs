@@ -364,14 +364,6 @@ impl ReplayDecisions {
         self.clock += 1;
     }
 
-    /// The same, behind what was recorded before.
-    pub fn applied_group(&mut self, group: Vec<DirectRun>) {
-        if !group.is_empty() {
-            self.record_readings();
-            self.record(Determinant::AppliedGroup(group));
-        }
-    }
-
     /// What [`ReplayDecisions::restored`] found of one-sided operations, for who repeats them. Of
     /// groups all that they hold.
     pub fn take_applied(&mut self) -> Vec<PastRun> {

@@ -69,8 +69,6 @@ struct OfPeer {
     memory: Option<Marked>,
     /// From the owner's address to that here.
     delta: u64,
-    /// It has the owner's mark, or needs none.
-    is_verified: bool,
 }
 
 /// All of a process.
@@ -101,8 +99,9 @@ impl MappedMemory {
     /// The mark of own memory.
     pub fn mark(&mut self) -> u64 {
         if self.mark == 0 {
-            let bytes = crate::os::random::bytes().unwrap_or_default();
-            self.mark = u64::from_le_bytes(bytes) | 1;
+            // Without one nobody takes a mapping for what it may not be any more.
+            let random = crate::os::random::bytes().map(u64::from_le_bytes);
+            self.mark = random.map_or(0, |mark| mark | 1);
         }
         self.mark
     }
@@ -131,22 +130,22 @@ impl MappedMemory {
         let memory = SharedMemory::of_process(pid, offer.descriptor, all_bytes(bytes))?;
         let delta = (memory.start().as_ptr().addr() as u64).wrapping_sub(base);
         let memory = Some(Marked { memory, bytes });
-        self.peers.insert((window, rank), OfPeer { memory, delta, is_verified: false });
+        self.peers.insert((window, rank), OfPeer { memory, delta });
         Ok(())
     }
 
     /// The program has mapped a neighbour's memory of a window, which has it at `base`.
     pub fn is_at(&mut self, of: (ContextId, PeerId), here: u64, base: u64) {
         let delta = here.wrapping_sub(base);
-        self.peers.insert(of, OfPeer { memory: None, delta, is_verified: true });
+        self.peers.insert(of, OfPeer { memory: None, delta });
     }
 
     /// What is to be added to an address of the owner. `mark`: the owner's present one.
     #[inline]
     pub fn delta(&self, of: (ContextId, PeerId), mark: u64) -> Option<u64> {
         let found = self.peers.get(&of)?;
-        let is_same = found.is_verified
-            || found.memory.as_ref().is_some_and(|memory| mark != 0 && memory.mark() == mark);
+        let is_marked = |memory: &Marked| mark != 0 && memory.mark() == mark;
+        let is_same = found.memory.as_ref().is_none_or(is_marked);
         is_same.then_some(found.delta)
     }
 

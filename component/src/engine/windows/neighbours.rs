@@ -395,10 +395,10 @@ impl Driver {
     /// The process was restored, and reaches its neighbours again, of whom some may be elsewhere.
     pub(crate) fn reopen_windows(&mut self) {
         self.host.windows.neighbours = None;
-        if !self.host.windows.rma.has_windows() {
-            return;
+        if self.host.windows.rma.has_windows() {
+            self.open_windows();
         }
-        self.open_windows();
+        // Also of a window that was being made: its descriptor is not here.
         let known = self.host.windows.neighbours.as_ref().map_or(&[][..], |known| &known.all);
         let is_here = |rank| {
             let of = known.iter().find(|neighbour| neighbour.rank == rank);

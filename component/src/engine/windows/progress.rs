@@ -242,7 +242,8 @@ fn record_runs(record: &mut RecorderState, neighbours: Option<&Neighbours>, runs
             }
             Recorded::Group(group) => {
                 let named = neighbours.map(|neighbours| neighbours.named(group));
-                record.decisions.applied_group(named.unwrap_or_default());
+                // There is one at most, before the others: nothing is done directly meanwhile.
+                record.decisions.applied_directly(named.unwrap_or_default());
             }
         }
     }
