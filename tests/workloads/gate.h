@@ -30,6 +30,13 @@ static void note_reached(const char *gate)
         fclose(file);
 }
 
+/* Whether the iteration that was gone through is the last one that may be; who is told so repeats
+ * it, so that messages go on at the gate. */
+__attribute__((unused)) static int is_to_repeat(const char *gate, long iteration, long *limit)
+{
+    return gate && iteration >= *limit && iteration >= (*limit = read_gate(gate));
+}
+
 /* Waits until this iteration may be gone through. */
 __attribute__((unused)) static void wait_at(const char *gate, int iteration, int *limit)
 {

@@ -1,11 +1,12 @@
 /* Two groups meet in an intercommunicator, which is made and freed again and again, so that its
  * context id comes again; the first of each group finds the other one's message by MPI_Iprobe, and
  * all send to all. What arrives goes into a running hash, which is the same in every run.
- * usage: inter_hash ROUNDS */
+ * usage: inter_hash ROUNDS [GATE] (see gate.h) */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "gate.h"
 
 enum { ROUNDS_OF_ONE = 5, RANKS_MAX = 64, BRIDGE = 12, FIRST = 6, PAIR = 4, LONG = 30000 };
 
@@ -46,13 +47,16 @@ int main(int argc, char **argv)
 {
     int me, np, rank, others, rounds = argc > 1 ? atoi(argv[1]) : 1000;
     MPI_Comm side, inter, merged;
-    uint64_t all[RANKS_MAX];
+    uint64_t all[RANKS_MAX], before = 0;
+    const char *gate = argc > 2 ? argv[2] : NULL;
+    long limit = 0;
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
     MPI_Comm_size(MPI_COMM_WORLD, &np);
     uint64_t hash = mix(0, (uint64_t) me);
     for (int round = 0; round < rounds; round++) {
         if (round % ROUNDS_OF_ONE == 0) {
+            before = hash;
             MPI_Comm_split(MPI_COMM_WORLD, me % 2, me, &side);
             MPI_Intercomm_create(side, 0, MPI_COMM_WORLD, 1 - me % 2, BRIDGE, &inter);
             MPI_Comm_rank(inter, &rank);
@@ -72,6 +76,10 @@ int main(int argc, char **argv)
             MPI_Comm_free(&merged);
             MPI_Comm_free(&inter);
             MPI_Comm_free(&side);
+            if (is_to_repeat(gate, round, &limit)) {
+                hash = before;
+                round -= ROUNDS_OF_ONE;
+            }
         }
     }
     MPI_Reduce(&hash, all, 1, MPI_UINT64_T, MPI_BXOR, 0, MPI_COMM_WORLD);

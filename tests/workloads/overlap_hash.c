@@ -2,13 +2,14 @@
  * before the request was sent. A replaying rank has it already, and must not send it in place of
  * the request: then the other side, if it is rolled back later, gets another request.
  * The upper half of the ranks asks the lower one; the next round's request is made of the reply.
- * usage: overlap_hash ROUNDS */
+ * usage: overlap_hash ROUNDS [GATE] (see gate.h) */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "gate.h"
 
-enum { QUESTION = 2, ANSWER = 3, WAYS = 3 };
+enum { QUESTION = 2, ANSWER = 3, WAYS = 3, LOOK_EVERY = 30 };
 
 static uint64_t mix(uint64_t hash, uint64_t value)
 {
@@ -45,7 +46,9 @@ static uint64_t ask(int round, int whom, uint64_t hash, MPI_Request *again)
 int main(int argc, char **argv)
 {
     int me, np, rounds = argc > 1 ? atoi(argv[1]) : 1000;
-    uint64_t question, all = 0;
+    uint64_t question, all = 0, before = 0;
+    const char *gate = argc > 2 ? argv[2] : NULL;
+    long limit = 0;
     MPI_Request again = MPI_REQUEST_NULL;
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
@@ -53,6 +56,8 @@ int main(int argc, char **argv)
     uint64_t hash = mix(0, (uint64_t) me);
     int other = (me + np / 2) % np;
     for (int round = 0; round < rounds; round++) {
+        if (round % LOOK_EVERY == 0)
+            before = hash;
         if (me >= np / 2) {
             hash = ask(round, other, hash, &again);
         } else {
@@ -60,6 +65,10 @@ int main(int argc, char **argv)
                      MPI_STATUS_IGNORE);
             hash = mix(hash, question);
             MPI_Send(&hash, 1, MPI_UINT64_T, other, ANSWER, MPI_COMM_WORLD);
+        }
+        if (round % LOOK_EVERY == LOOK_EVERY - 1 && is_to_repeat(gate, round, &limit)) {
+            hash = before;
+            round -= LOOK_EVERY;
         }
     }
     if (again != MPI_REQUEST_NULL)

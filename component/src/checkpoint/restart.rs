@@ -63,7 +63,9 @@ pub(crate) fn resume_after_restart(
     };
     checkpoint.send(&hello(driver, endpoint.encode()));
     let (endpoints, restarted) = checkpoint.endpoints();
-    checkpoint.replaying = restarted.len() < endpoints.len();
+    // In another job nobody has more than what his image holds. In the same one others may have,
+    // also if all sets were rolled back: each to a checkpoint of its own, with its own record.
+    checkpoint.replaying = !is_another_job;
     driver.replaying = checkpoint.replaying;
     (checkpoint.replays_open, checkpoint.replay_question) = (checkpoint.replaying, None);
     checkpoint.reconnect(driver, &endpoints, &restarted);

@@ -26,8 +26,10 @@ pub const ENDLESS: u64 = 100_000_000;
 /// Of a job that goes on for seconds when its first checkpoint is complete: it waits for each
 /// determinant that others depend on to be stable.
 pub const ITERATIONS: u64 = 6000;
-/// Of one that waits for a checkpoint by itself.
+/// Of one that waits at a gate.
 const ITERATIONS_SHORT: u64 = 1500;
+/// The same of [`BY_PID`].
+const SENT: u64 = 1000;
 /// What mpirun prints of a lost node if nobody stops it, in the order in which it notices.
 const STOCK: [&str; 2] = [
     "ORTE has lost communication with a remote daemon",
@@ -88,7 +90,7 @@ const BY_CHANCE: [(Shape, [&str; 2]); 2] = [
     ((3, 2), ["--kill-node-after-checkpoint", "1@1"]),
     ((2, 3), ["--kill-rank-after-checkpoint", "4@1"]),
 ];
-const UPDATED: u64 = 15;
+const UPDATED: u64 = 8;
 
 /// The same for one whose intercommunicators get the same context id again: each of the two groups
 /// loses a rank that leads it.
@@ -96,19 +98,32 @@ const BY_GROUPS: [(Shape, [&str; 2]); 2] = [
     ((3, 1), ["--kill-rank-after-checkpoint", "0@1"]),
     ((2, 2), ["--kill-node-after-checkpoint", "1@1"]),
 ];
-const MET: u64 = 15_000;
+const MET: u64 = 2000;
 
 /// The same for one that awaits the reply in the buffer of the request: a replaying rank has the
 /// replies already. What it sends again is compared; and a rank that is rolled back afterwards
 /// depends on it.
-const BY_OVERLAP: [(Shape, &[&str]); 2] = [
+const BY_OVERLAP: [(Shape, &[&str]); 3] = [
     ((2, 1), &["--kill-rank-after-checkpoint", "1@1"]),
+    (
+        (4, 1),
+        &[
+            "--kill-rank-after-checkpoint",
+            "0@1",
+            "--kill-rank-after-checkpoint",
+            "1@1",
+            "--kill-rank-after-checkpoint",
+            "2@1",
+            "--kill-rank-after-checkpoint",
+            "3@1",
+        ],
+    ),
     (
         (2, 2),
         &["--kill-rank-after-checkpoint", "3@1", "--kill-at-event", "replay_completed@1=rank:0"],
     ),
 ];
-const ANSWERED: u64 = 60_000;
+const ANSWERED: u64 = 6000;
 
 /// The same for one whose threads all call MPI.
 const BY_THREADS: [(Shape, u64, [&str; 2]); 2] = [
@@ -134,7 +149,7 @@ pub fn run(tier: &mut Tier) {
     });
     for (title, shape, faults) in &SURVIVED {
         tier.check(&format!("live recovery: {title}"), || {
-            repeats(&RING, ITERATIONS, *shape, faults)
+            repeats(&RING, ITERATIONS_SHORT, *shape, faults)
         });
     }
     for (shape, faults) in BY_CLOCK {
@@ -194,14 +209,14 @@ pub fn run(tier: &mut Tier) {
     tier.check("live recovery: other messages than before, unnoticed: 3 × 1", || {
         let unchecked =
             [&["--mca", "vprotocol_correlated_verify_sends", "0"], &killed[..]].concat();
-        survives(&BY_PID, 3000, (3, 1), &unchecked).map(drop)
+        survives(&BY_PID, SENT, (3, 1), &unchecked).map(drop)
     });
     tier.check("live recovery: other messages than before are reported: 3 × 1", || {
-        let events = survives(&BY_PID, 3000, (3, 1), &killed)?;
+        let events = survives(&BY_PID, SENT, (3, 1), &killed)?;
         if diverged(&events) { Ok(()) } else { fail!("nobody has noticed") }
     });
     tier.check("live recovery: contents are checked, and are the same: 3 × 1", || {
-        repeats(&RING, ITERATIONS, (3, 1), &killed)
+        repeats(&RING, ITERATIONS_SHORT, (3, 1), &killed)
     });
     tier.check("live recovery: from set checkpoints: 2 × 2", from_set_checkpoints);
     tier.check("live recovery: while the other one computes: 2 × 1", the_other_computes);
@@ -242,17 +257,26 @@ fn as_stock(shape: Shape, with_checkpoints: bool, options: &[&str]) -> Result<()
     must_be_clean(&outcome)
 }
 
-/// The ranks that are hit are rolled back, the others go on, and the answer is the same. Returns
-/// what the coordinator has logged.
+/// The ranks that are hit are rolled back, the others go on, and the answer is the same. A program
+/// with a gate does not end before all that is to break is broken and was replayed; others are long
+/// enough. Returns what the coordinator has logged.
 pub fn survives(program: &Program, length: u64, shape: Shape, faults: &[&str]) -> Result<String> {
     let scratch = Scratch::new("recovery")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let job = program.job(shape, length, &scratch)?;
     let known = program.answer(&job.run()?, &scratch)?;
-    let outcome = workloads::protected(job, &checkpoints).with(faults).run()?;
-    program.must_answer(&outcome, &scratch, &known)?;
     let breaks = |word: &&&str| word.starts_with("--kill-") || word.starts_with("--cut-");
     let broken = faults.iter().filter(breaks).count();
+    let all_broken = scratch.0.join("all-broken");
+    let job = workloads::protected(job, &checkpoints).with(faults);
+    let job = job.with(&["--write-when-failed", &all_broken.display().to_string()]);
+    let replayed = || {
+        workloads::events(&checkpoints)
+            .is_ok_and(|events| local_storage::all_have_replayed(&events, broken))
+    };
+    let happened = || all_broken.exists() && replayed();
+    let outcome = workloads::run_until(&job, &scratch, length / 2, happened)?;
+    program.must_answer(&outcome, &scratch, &known)?;
     let said = |what: &str| outcome.stderr.matches(what).count();
     outcome
         .must(said(": killed ") + said(": cut ") == broken, "something did not break in time")?;

@@ -58,8 +58,17 @@ const NODE: &[&str] = &["--kill-node-after-checkpoint", "1@1"];
 /// Two sets at a time, whose nodes and images are there still.
 const TWO_RANKS: &[&str] =
     &["--kill-rank-after-checkpoint", "1@1", "--kill-rank-after-checkpoint", "2@1"];
+/// All that there are, each with a record of its own.
+const ALL_SETS: &[&str] = &[
+    "--kill-rank-after-checkpoint",
+    "0@1",
+    "--kill-rank-after-checkpoint",
+    "1@1",
+    "--kill-rank-after-checkpoint",
+    "2@1",
+];
 
-const CASES: [Case; 13] = [
+const CASES: [Case; 15] = [
     Case { what: "fence", program: &WINDOW, shape: (2, 2), faults: RANK, sets: 1 },
     Case { what: "fence, a node", program: &WINDOW, shape: (3, 1), faults: NODE, sets: 1 },
     Case { what: "post and start", program: &HALO, shape: (2, 2), faults: RANK, sets: 1 },
@@ -67,6 +76,8 @@ const CASES: [Case; 13] = [
     Case { what: "locks and atomics", program: &STORE, shape: (2, 2), faults: RANK, sets: 1 },
     Case { what: "atomics, a node", program: &STORE, shape: (3, 1), faults: NODE, sets: 1 },
     Case { what: "atomics, two sets", program: &STORE, shape: (3, 1), faults: TWO_RANKS, sets: 2 },
+    Case { what: "atomics, all sets", program: &STORE, shape: (3, 1), faults: ALL_SETS, sets: 3 },
+    Case { what: "post, all sets", program: &HALO, shape: (3, 1), faults: ALL_SETS, sets: 3 },
     Case { what: "lock_all, polling", program: &POLL, shape: (2, 2), faults: RANK_ZERO, sets: 1 },
     Case { what: "polling, two sets", program: &POLL, shape: (3, 1), faults: TWO_RANKS, sets: 2 },
     Case { what: "shared memory", program: &SETS, shape: (2, 2), faults: RANK, sets: 1 },

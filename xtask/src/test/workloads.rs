@@ -95,17 +95,17 @@ pub const CLOCK: Program = Program {
 /// Random updates of a table, by MPI_Testany of receives from MPI_ANY_SOURCE.
 pub const UPDATES: Program = Program {
     name: "random updates",
-    what: What::Hash { source: "updates.c", iterations: 60, arguments: &[] },
+    what: What::Hash { source: "updates.c", iterations: 60, arguments: &["GATE"] },
 };
 /// Two groups and an intercommunicator, which is made and freed again and again.
 pub const INTER: Program = Program {
     name: "intercommunicators",
-    what: What::Hash { source: "inter_hash.c", iterations: 5000, arguments: &[] },
+    what: What::Hash { source: "inter_hash.c", iterations: 5000, arguments: &["GATE"] },
 };
 /// Ranks that receive the reply in the buffer of the request.
 pub const OVERLAP: Program = Program {
     name: "in-place replies",
-    what: What::Hash { source: "overlap_hash.c", iterations: 10_000, arguments: &[] },
+    what: What::Hash { source: "overlap_hash.c", iterations: 10_000, arguments: &["GATE"] },
 };
 /// Ranks whose threads send at the same time, each on a communicator of its own.
 pub const THREADS: Program = Program {
@@ -115,7 +115,7 @@ pub const THREADS: Program = Program {
 /// Ranks that send their process id and the time, which they do not read.
 pub const BY_PID: Program = Program {
     name: "messages that change",
-    what: What::Hash { source: "by_pid.c", iterations: 3000, arguments: &["200", "pid"] },
+    what: What::Hash { source: "by_pid.c", iterations: 3000, arguments: &["200", "pid", "GATE"] },
 };
 /// Ranks that write to each other's memory.
 pub const SHARED_WINDOW: Program = Program {
