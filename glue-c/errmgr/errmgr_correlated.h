@@ -50,6 +50,7 @@ typedef struct {
     double mtbf;         /* seconds */
     double overhead_max; /* percent of the time that protection may cost */
     double failure_timeout; /* seconds of silence after which a node counts as failed */
+    double launch_timeout; /* seconds without a report of a daemon that is to be started */
     char *compression; /* none, lz4, zstd */
     int incremental;   /* one image in so many is full */
     int checkpoints_kept;

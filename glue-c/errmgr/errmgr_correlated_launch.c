@@ -197,6 +197,7 @@ static void protect(orte_job_t *job, const char *port, const char *name, const c
     if (mca_errmgr_correlated_output_prints()) {
         for_each_app(job, "RUSTBTL_PRINTS", "1");
     }
+    mca_errmgr_correlated_choose_btls(job);
     snprintf(timeout, sizeof(timeout), "%.0f",
              mca_errmgr_correlated_params.failure_timeout * 1000);
     for_each_app(job, "RUSTBTL_FAILURE_TIMEOUT", timeout);

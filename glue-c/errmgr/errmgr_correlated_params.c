@@ -15,6 +15,7 @@ mca_errmgr_correlated_params_t mca_errmgr_correlated_params = { .checkpoints_kep
                                                                 .secret = "auto",
                                                                 .failure_timeout =
                                                                     CORRELATED_FAILURE_TIMEOUT,
+                                                                .launch_timeout = 60,
                                                                 .image_replicas = 1,
                                                                 .spare_nodes = 2 };
 
@@ -136,6 +137,11 @@ void mca_errmgr_correlated_register_params(void)
              "Seconds, 2 to 600. A node from which nothing has come for so long has failed, and "
              "its ranks are restarted elsewhere. If nothing comes from any other node, mpirun's "
              "own node is cut off: the job waits until it is not.");
+    (void) variable("launch_timeout", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3,
+             &p->launch_timeout,
+             "Seconds, 5 or more. Under Slurm with Open MPI 4.1: if for so long no more of "
+             "mpirun's daemons report that they have been started, one cannot be, and the job "
+             "ends.");
     (void) variable("secret", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->secret,
              "How the secret with which the processes of the job recognise each other gets to the "
              "other nodes. clear: in Open MPI's launch message, where who can read the network "

@@ -78,6 +78,10 @@ static inline bool correlated_is_ending(void)
            || orte_job_term_ordered;
 }
 
+/* Ranks of a protected job open no BTL that nobody uses. */
+void mca_errmgr_correlated_btls_register(void);
+void mca_errmgr_correlated_choose_btls(orte_job_t *job);
+
 /* Ends mpirun with a message if daemons do not report that they have been started. */
 void mca_errmgr_correlated_await_daemons(void);
 void mca_errmgr_correlated_stop_awaiting_daemons(void);

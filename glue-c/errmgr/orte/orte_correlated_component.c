@@ -55,6 +55,7 @@ static int component_register(void)
      * framework vprotocol. */
     if (!ORTE_PROC_IS_APP) {
         mca_errmgr_correlated_register_params();
+        mca_errmgr_correlated_btls_register();
     }
     return ORTE_SUCCESS;
 }

@@ -19,7 +19,7 @@
 
 /* A node may be slow to start a program from a shared file system, and srun has said already what
  * it knows. */
-enum { LOOK_SECONDS = 2, PATIENCE_SECONDS = 60, ENDING_SECONDS = 4 };
+enum { LOOK_SECONDS = 2, PATIENCE_MIN_SECONDS = 5, ENDING_SECONDS = 4 };
 
 static opal_event_t timer;
 static bool awaits = false;
@@ -32,6 +32,12 @@ static time_t now(void)
     struct timespec at = { 0 };
     clock_gettime(CLOCK_MONOTONIC, &at);
     return at.tv_sec;
+}
+
+static int patience(void)
+{
+    const double given = mca_errmgr_correlated_params.launch_timeout;
+    return PATIENCE_MIN_SECONDS < given ? (int) given : PATIENCE_MIN_SECONDS;
 }
 
 static void look_again(void)
@@ -107,10 +113,10 @@ static void on_timer(int fd, short flags, void *unused)
     } else if (reported != daemons->num_reported) {
         reported = daemons->num_reported;
         last_report = now();
-    } else if (PATIENCE_SECONDS <= now() - last_report) {
+    } else if (patience() <= now() - last_report) {
         char missing[1024];
         name_missing(daemons, missing, sizeof(missing));
-        orte_show_help(CORRELATED_ERRMGR_HELP, "daemons-missing", true, missing, PATIENCE_SECONDS);
+        orte_show_help(CORRELATED_ERRMGR_HELP, "daemons-missing", true, missing, patience());
         ORTE_UPDATE_EXIT_STATUS(ORTE_ERROR_DEFAULT_EXIT_CODE);
         told = now();
         /* Else it is an internal error that the one which is missing gets no order. */

@@ -30,6 +30,9 @@
 /* Jobs are protected by default. */
 #define CORRELATED_PROTECTS_BY_DEFAULT 1
 
+/* Its ranks start BTLs only where windows are Open MPI's, which need those that the user names. */
+#define mca_errmgr_correlated_choose_btls(job) ((void) (job))
+
 /* ---- OPAL's -------------------------------------------------------------------------------- */
 
 #define OPAL_PATH_MAX PRTE_PATH_MAX

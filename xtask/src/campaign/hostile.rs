@@ -1,5 +1,6 @@
 //! Hostile runs: signals to every process of ours and of Open MPI, suspended nodes, cuts, cables
-//! that lose and delay, full disks and logs, several at once. A run is good if the answer is that
+//! that lose and delay, full disks and logs, no memory,
+//! unauthenticated peers, several at once. A run is good if the answer is that
 //! of an undisturbed run, or if the job ends with a reason that cannot be helped. A wrong answer, a
 //! hang, an end without a reason, or one that could have been helped is a failure.
 
@@ -144,7 +145,7 @@ impl Plan {
         let moment = chance.pick(&MOMENTS[..moments]);
         let node = 1 + chance.below(u64::from(nodes - 1));
         let rank = chance.below(u64::from(ranks));
-        match chance.below(20) {
+        match chance.below(23) {
             0 => {
                 let signal = chance.pick(&["TERM", "INT", "KILL"]);
                 self.add("--signal-at-event", format!("{moment}={signal}/mpirun"));
@@ -156,12 +157,20 @@ impl Plan {
                 let node = chance.below(u64::from(nodes));
                 self.add("--partition", format!("{moment}={direction}:{node}+{seconds}"));
             }
+            20 => {
+                let node = chance.below(u64::from(nodes));
+                self.add("--signal-at-event", format!("{moment}=INTRUDER/node:{node}"));
+            }
             kind => {
                 let mut signal = chance.pick(&SIGNALS);
                 // Python makes an exception of it, and the other ranks wait for ever, as in a stock
                 // job.
                 if signal == "INT" && self.name().starts_with("Python") {
                     signal = "TERM";
+                }
+                // Who has most is killed first; others only wait for pages to be written.
+                if kind > 20 {
+                    signal = "OOM";
                 }
                 let who = match kind {
                     6..=8 => format!("node:{node}"),
@@ -320,6 +329,8 @@ mod tests {
             "agent:",
             "guardian:",
             "PAUSE",
+            "OOM/rank",
+            "INTRUDER/node",
             "--link",
             "log_budget",
             "folder of 1m",

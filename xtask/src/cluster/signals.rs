@@ -1,26 +1,33 @@
 //! Signals to parts of a running job, as an administrator or a batch system sends them:
-//! `SIGNAL/WHO`, or `SIGNAL/WHO+WHO` for two at once, one after the other.
+//! `SIGNAL/WHO`, or `SIGNAL/WHO+WHO` for two at once, one after the other. And what is no signal,
+//! but comes as suddenly: `OOM` (the kernel has no more memory for it), `INTRUDER` (an
+//! unauthenticated peer).
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
 use super::faults::{Fault, Moment, moment_of_event};
-use super::nodes::Node;
-use super::processes;
+use super::nodes::{self, Node};
 use super::victim::Victim;
+use super::{intruder, memory_limit, network, processes};
 use crate::error::{Result, failure};
 use crate::sys;
 
 /// How long a process is suspended by `PAUSE`.
 const PAUSE: Duration = Duration::from_secs(2);
-const SIGNALS: [(&str, libc::c_int); 6] = [
+/// What is no signal, by numbers that none has.
+const OUT_OF_MEMORY: libc::c_int = -1;
+const INTRUDER: libc::c_int = -2;
+const SIGNALS: [(&str, libc::c_int); 8] = [
     ("TERM", libc::SIGTERM),
     ("INT", libc::SIGINT),
     ("HUP", libc::SIGHUP),
     ("KILL", libc::SIGKILL),
     ("PAUSE", libc::SIGSTOP),
     ("CONT", libc::SIGCONT),
+    ("OOM", OUT_OF_MEMORY),
+    ("INTRUDER", INTRUDER),
 ];
 
 /// Who gets it.
@@ -96,7 +103,12 @@ impl FromStr for Sent {
             Some((first, second)) => (first, Some(second)),
             None => (who, None),
         };
-        Ok(Self { number, to: [Some(first.parse()?), second.map(str::parse).transpose()?] })
+        let to = [Some(first.parse()?), second.map(str::parse).transpose()?];
+        let is_node = |target: &Target| matches!(target, Target::Node(_));
+        if number == INTRUDER && !to.iter().flatten().all(is_node) {
+            return Err("INTRUDER comes to a node:I".into());
+        }
+        Ok(Self { number, to })
     }
 }
 
@@ -131,8 +143,15 @@ impl Sent {
         let mut done = Vec::new();
         for target in self.to.into_iter().flatten() {
             let pids = processes_of(target, nodes, &program)?;
+            if let (INTRUDER, Target::Node(number)) = (self.number, target) {
+                done.push(let_intruder_come(number, nodes, &pids)?);
+                continue;
+            }
             for &pid in &pids {
-                sys::kill(pid, self.number);
+                match self.number {
+                    OUT_OF_MEMORY => drop(memory_limit::exhaust(pid)),
+                    signal => sys::kill(pid, signal),
+                }
             }
             done.push(match pids.len() {
                 0 => format!("there is no {target} to send {name} to"),
@@ -142,6 +161,17 @@ impl Sent {
         }
         Ok(done.join(", "))
     }
+}
+
+fn let_intruder_come(number: u32, nodes: &[Node], pids: &[libc::pid_t]) -> Result<String> {
+    let node = nodes.get(number as usize).ok_or_else(|| failure!("there is no node n{number}"))?;
+    let is_of_open_mpi = |pid: libc::pid_t| {
+        ["mpirun", "orted", "prted", "prterun"].iter().any(|name| processes::is(pid, name, ""))
+    };
+    let ours: Vec<_> = pids.iter().copied().filter(|&pid| !is_of_open_mpi(pid)).collect();
+    let address = network::ipv4(number).parse().map_err(|_| failure!("no address"))?;
+    let (open, taken) = nodes::within(node, || intruder::come(&ours, address, &node.name))?;
+    Ok(format!("{open} connections of an intruder to node n{number}, who has taken {taken} names"))
 }
 
 fn processes_of(
@@ -204,6 +234,8 @@ mod tests {
         for bad in ["", "TERM", "TERM/", "TERM/n1", "QUIT/mpirun", "INT/rank:x", "INT/mpirun+"] {
             assert!(bad.parse::<Sent>().is_err(), "{bad}");
         }
+        assert!("INTRUDER/node:1".parse::<Sent>().is_ok() && "OOM/agent:1".parse::<Sent>().is_ok());
+        assert!("INTRUDER/rank:1".parse::<Sent>().is_err());
         let at: SignalAtEvent = "ready@1=HUP/node:3".parse().unwrap();
         assert_eq!(at.0, Moment::Event("ready", 1));
         assert!("never@1=HUP/node:3".parse::<SignalAtEvent>().is_err());

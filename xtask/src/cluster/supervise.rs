@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 
 use super::init;
+use super::memory_limit;
 use super::options::ClusterOptions;
 use crate::error::{Context, Result, fail, failure, say};
 use crate::sys::{self, Side, Signals};
@@ -36,6 +37,7 @@ pub fn run(options: &ClusterOptions) -> Result<i32> {
                 sys::kill(init, libc::SIGKILL);
             }
             let code = watch(init, &signals)?;
+            memory_limit::sweep();
             opened.map(|()| code)
         }
     }

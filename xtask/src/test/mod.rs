@@ -39,6 +39,7 @@ mod source;
 mod spare_nodes;
 pub mod storage;
 mod summary;
+mod surroundings;
 mod suspension;
 mod time_determinants;
 mod trees;

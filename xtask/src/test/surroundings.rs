@@ -1,0 +1,76 @@
+//! Around a job: what the user says to Open MPI itself, unauthenticated peers, and a kernel without
+//! memory.
+//! Checkpoints are completed all the same, and a rank that is killed after that is rolled back.
+
+use super::local_storage;
+use super::node_failure::must_be_clean;
+use super::scratch::Scratch;
+use super::storage::{Storage, count};
+use super::summary::Tier;
+use super::workloads::{self, RING, Shape};
+use crate::error::Result;
+
+const ITERATIONS: u64 = 400;
+/// What happens last: checkpoints were completed since whatever else has happened.
+const LAST: &str = "checkpoint_completed@3=rank:1";
+const OFTEN: [&str; 3] = ["--mca", "vprotocol_correlated_checkpoint_interval", "0.5"];
+
+type Case = (&'static str, Shape, &'static [&'static str]);
+
+const CASES: [Case; 8] = [
+    ("--mca btl ^openib", (2, 1), &["--mca", "btl", "^openib"]),
+    ("--mca btl tcp,self", (2, 1), &["--mca", "btl", "tcp,self"]),
+    (
+        "--mca btl ^openib, windows of Open MPI",
+        (2, 1),
+        &["--mca", "btl", "^openib", "--mca", "vprotocol_correlated_one_sided", "0"],
+    ),
+    (
+        "an intruder at mpirun's node",
+        (2, 1),
+        &["--signal-at-event", "checkpoint_completed@1=INTRUDER/node:0"],
+    ),
+    (
+        "an intruder at another node",
+        (2, 2),
+        &["--signal-at-event", "checkpoint_completed@1=INTRUDER/node:1"],
+    ),
+    (
+        "intruders while a set is rolled back",
+        (2, 2),
+        &["--signal-at-event", "set_rollback@1=INTRUDER/node:0+node:1"],
+    ),
+    ("no memory for a rank", (2, 1), &["--signal-at-event", "checkpoint_completed@1=OOM/rank:0"]),
+    (
+        "no memory for two ranks of a node",
+        (2, 2),
+        &["--signal-at-event", "checkpoint_completed@1=OOM/rank:2+rank:3"],
+    ),
+];
+
+/// Runs the tier.
+pub fn run(tier: &mut Tier) {
+    for (title, shape, options) in CASES {
+        let title = format!("surroundings: {title}: {} × {}", shape.0, shape.1);
+        tier.check(&title, || survives(shape, options));
+    }
+}
+
+fn survives(shape: Shape, options: &[&str]) -> Result<()> {
+    let scratch = Scratch::new("surroundings")?;
+    let storage = Storage::Nodes;
+    let known = RING.answer(&RING.job(shape, ITERATIONS, &scratch)?.run()?, &scratch)?;
+    let job = storage.with(RING.job(shape, ITERATIONS, &scratch)?, &scratch)?;
+    let mut job = job.with(&OFTEN).with(options).with(&["--kill-at-event", LAST]);
+    job.seconds = 90;
+    let outcome = workloads::run_until(&job, &scratch, ITERATIONS / 2, || {
+        storage.events(&scratch).is_ok_and(|events| {
+            count(&events, "checkpoint_completed") >= 3
+                && count(&events, "rank_failed") > 0
+                && local_storage::all_have_replayed(&events, 1)
+        })
+    })?;
+    RING.must_answer(&outcome, &scratch, &known)?;
+    outcome.must(outcome.stderr.contains(": killed rank 1"), "the rank was not killed")?;
+    must_be_clean(&outcome)
+}
