@@ -113,12 +113,27 @@ fn send_replica(folder: &Path, secret: &Secret, replication: &Replication) -> Re
     let mut to = BlockingStream::new(stream).map_err(|error| error.to_string())?;
     let sent =
         send_parts(&mut to, &folder.join(format!("checkpoint-{checkpoint}")), rank, checkpoint);
+    let broken = match sent {
+        // The server learns it from the end of the connection: it would wait for the rest, and its
+        // answer for us, and the next image for both.
+        Err(Unsent::Here(problem)) => return Err(problem),
+        Err(Unsent::Connection(problem)) => Some(problem),
+        Ok(()) => None,
+    };
     // A server that refuses answers why, and does not read to the end.
-    match to.receive() {
-        Ok(FromReplicaServer::Stored {}) => sent,
-        Ok(FromReplicaServer::Refused { reason }) => Err(reason),
-        Err(problem) => Err(sent.err().unwrap_or(problem)),
+    match (to.receive(), broken) {
+        (Ok(FromReplicaServer::Stored {}), None) => Ok(()),
+        (Ok(FromReplicaServer::Refused { reason }), _) => Err(reason),
+        (_, Some(problem)) | (Err(problem), None) => Err(problem),
     }
+}
+
+/// Why an image was not sent to its end.
+enum Unsent {
+    /// It cannot be read here: of a checkpoint that was given up, for example.
+    Here(String),
+    /// The other end does not take it any more.
+    Connection(String),
 }
 
 fn send_parts(
@@ -126,19 +141,23 @@ fn send_parts(
     folder: &Path,
     rank: PeerId,
     checkpoint: CheckpointId,
-) -> Result<(), String> {
-    to.send(&ToReplicaServer::Begin { rank, checkpoint })?;
+) -> Result<(), Unsent> {
+    send(to, &ToReplicaServer::Begin { rank, checkpoint })?;
     let bases = (1..=BASES_MAX).filter_map(ImagePart::of);
-    let folder = Folder::open(folder).map_err(|error| error.to_string())?;
+    let folder = Folder::open(folder).map_err(|error| Unsent::Here(error.to_string()))?;
     for part in bases.chain([ImagePart::Output, ImagePart::Image]) {
         let name = part_name(rank, part);
         match folder.file(&name) {
             Ok(file) => send_file(to, part, file, &folder.path().join(name))?,
             Err(error) if error.is_missing() && part != ImagePart::Image => {}
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(Unsent::Here(error.to_string())),
         }
     }
-    to.send(&ToReplicaServer::Commit {})
+    send(to, &ToReplicaServer::Commit {})
+}
+
+fn send(to: &mut BlockingStream, message: &ToReplicaServer) -> Result<(), Unsent> {
+    to.send(message).map_err(Unsent::Connection)
 }
 
 fn send_file(
@@ -146,10 +165,10 @@ fn send_file(
     part: ImagePart,
     file: File,
     path: &Path,
-) -> Result<(), String> {
-    let what = |error: io::Error| format!("{}: {error}", path.display());
+) -> Result<(), Unsent> {
+    let what = |error: io::Error| Unsent::Here(format!("{}: {error}", path.display()));
     let bytes = file.metadata().map_err(what)?.len();
-    to.send(&ToReplicaServer::File { part: part.number(), bytes })?;
+    send(to, &ToReplicaServer::File { part: part.number(), bytes })?;
     let mut digest = Sha256::new();
     let mut file = file.take(bytes);
     loop {
@@ -160,11 +179,46 @@ fn send_file(
         }
         piece.truncate(got);
         digest.update(&piece);
-        to.send(&ToReplicaServer::Piece { bytes: piece })?;
+        send(to, &ToReplicaServer::Piece { bytes: piece })?;
         if to.has_input() {
-            return Err("it has ended".into());
+            return Err(Unsent::Connection("it has ended".into()));
         }
     }
     let sha256: [u8; DIGEST_BYTES] = digest.finalize().into();
-    to.send(&ToReplicaServer::Digest { sha256: sha256.to_vec() })
+    send(to, &ToReplicaServer::Digest { sha256: sha256.to_vec() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::replica_server;
+    use std::fs;
+    use std::net::{IpAddr, Ipv4Addr};
+
+    fn scratch(name: &str) -> PathBuf {
+        let path =
+            std::env::temp_dir().join(format!("rustbtl-sender-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        os::private_directory(&path).unwrap();
+        path
+    }
+
+    /// The checkpoint was given up, and its folder is gone, when its turn comes; or the image is
+    /// shorter than it was.
+    #[test]
+    fn an_image_that_is_gone_is_reported_by_its_sender_and_the_server_keeps_nothing() {
+        let (from, to) = (scratch("from"), scratch("to"));
+        let secret: Secret = [7; 32];
+        let port = replica_server::open(&to, secret, &[IpAddr::V4(Ipv4Addr::LOCALHOST)]).unwrap();
+        let (rank, checkpoint) = (PeerId(1), CheckpointId(3));
+        let addresses = format!("127.0.0.1:{port}");
+        let replication = Replication { rank, checkpoint, node: "n1".into(), addresses };
+        let problem = send_replica(&from, &secret, &replication).unwrap_err();
+        assert!(problem.contains("checkpoint-3"), "not what the server says: {problem}");
+        let folder = from.join("checkpoint-3");
+        os::private_directory(&folder).unwrap();
+        let problem = send_replica(&from, &secret, &replication).unwrap_err();
+        assert!(problem.contains("rank-1"), "{problem}");
+        [from, to].iter().for_each(|path| fs::remove_dir_all(path).unwrap());
+    }
 }
