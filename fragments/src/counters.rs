@@ -60,6 +60,16 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// Messages that were sent, sent again and accepted: does anything move?
+    pub fn messages(&self) -> u64 {
+        self.sent_internal_messages
+            + self.sent_outgoing_messages
+            + self.received_internal_messages
+            + self.received_ingoing_messages
+            + self.suppressed_messages
+            + self.resent_messages
+    }
+
     /// A message was accepted; `ingoing`: from another set.
     #[inline(always)]
     pub(crate) fn received(&mut self, ingoing: bool, bytes: u64) {

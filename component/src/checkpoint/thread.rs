@@ -432,7 +432,8 @@ impl Checkpoint {
             ToRank::ReportStatus {} => self.status(taken),
             ToRank::ReportWaiting { sample } => {
                 let waited_ns = self.tick_rate.ns(WAITING.ticks());
-                self.send(&FromRank::Waited { sample, waited_ns });
+                let messages = self.with(taken, |driver| driver.engine.counters().messages());
+                self.send(&FromRank::Waited { sample, waited_ns, messages });
             }
             ToRank::ResendDeterminants {} => self.resend_determinants(),
             ToRank::Stable { incarnation, upto } => self.stable(incarnation, upto),

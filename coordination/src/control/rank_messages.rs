@@ -167,6 +167,8 @@ class 1 FromRank {
         sample: u32,
         /// How long the program has waited inside MPI with nothing to do, all in all.
         waited_ns: u64,
+        /// Messages that it has sent, sent again and accepted, all in all.
+        messages: u64,
     },
     /// Yes, to `ReportReplay`.
     48 ReplayReported {

@@ -15,6 +15,7 @@ use crate::coordinator::job::tables::replicas::Replicas;
 use crate::coordinator::job::tables::rollback::Recovery;
 use crate::coordinator::job::tables::silence::NodeSilence;
 use crate::coordinator::job::tables::spares::Spares;
+use crate::coordinator::job::tables::standstill::Standstill;
 use crate::coordinator::job::tables::suspensions::Suspensions;
 use crate::coordinator::job::tables::unreachable::UnreachableAgents;
 use crate::coordinator::job::tables::waiting::Waiting;
@@ -132,6 +133,7 @@ pub struct Job {
     pub(crate) recovery: Recovery,
     pub(crate) suspensions: Suspensions,
     pub(crate) waiting: Waiting,
+    pub(crate) standstill: Standstill,
     /// Whether all replays are over, after the last report that one is complete.
     pub(crate) replays_end: ReplaysEnd,
     pub(crate) storage: Replicas,
@@ -172,6 +174,7 @@ impl Job {
             recovery: Recovery::default(),
             suspensions: Suspensions::default(),
             waiting: Waiting::default(),
+            standstill: Standstill::default(),
             replays_end: ReplaysEnd::new(0),
             storage: Replicas::default(),
             spares: Spares::default(),
@@ -205,6 +208,7 @@ impl Job {
     pub fn tick(&mut self, now: u64) {
         self.expire_failover(now);
         self.check_reachability(now);
+        self.check_standstill(now);
         self.input(now, Input::Tick);
     }
 
@@ -381,8 +385,10 @@ impl Job {
                 rank.log = Some([log_bytes, log_bytes_peak, messages, log_budget]);
                 rank.log_for = largest;
             }
-            FromRank::Waited { sample, waited_ns } => {
-                self.rank_waited(now, id, sample, waited_ns);
+            FromRank::Waited { sample, waited_ns, messages } => {
+                if !self.standstill.answer(now, id, sample, (waited_ns, messages)) {
+                    self.rank_waited(now, id, sample, waited_ns);
+                }
             }
             FromRank::ReceivedVector { checkpoint, to, bytes } => {
                 // What an earlier incarnation sends may be of a checkpoint that no longer exists.

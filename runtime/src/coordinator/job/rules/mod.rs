@@ -16,6 +16,7 @@ pub(crate) mod replays_end;
 pub(crate) mod replication;
 pub(crate) mod rollback;
 pub(crate) mod rollback_all;
+pub(crate) mod standstill;
 pub(crate) mod status;
 pub(crate) mod suspension;
 pub(crate) mod unreachable_agents;

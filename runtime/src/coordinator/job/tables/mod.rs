@@ -11,6 +11,7 @@ pub(crate) mod replicas;
 pub(crate) mod rollback;
 pub(crate) mod silence;
 pub(crate) mod spares;
+pub(crate) mod standstill;
 pub(crate) mod suspensions;
 pub(crate) mod text;
 pub(crate) mod unreachable;

@@ -15,7 +15,7 @@ fn asked(world: &World, rank: u32) -> Vec<u32> {
 
 fn answers(world: &mut World, rank: u32, sample: u32, ms: u64) {
     let waited_ns = ms * 1_000_000 + 999_999;
-    world.rank(rank, NODES[rank as usize], FromRank::Waited { sample, waited_ns });
+    world.rank(rank, NODES[rank as usize], FromRank::Waited { sample, waited_ns, messages: 0 });
 }
 
 fn is_restarted(world: &mut World) {
