@@ -425,14 +425,14 @@ impl Checkpoint {
             ToRank::Endpoints { endpoints, restarted } => {
                 self.reconnect_restarted(&endpoints, &restarted)
             }
-            // Taken out while the program is suspended.
-            ToRank::OutputDrained { .. } => {}
+            // Taken out while the program is suspended, or only of use to one that is restored.
+            ToRank::OutputDrained { .. } | ToRank::Replay { .. } => {}
             ToRank::MayFinish {} => self.may_finish(),
             ToRank::Release { checkpoint: id } => drop(self.children.remove(&id)),
             ToRank::ReportStatus {} => self.status(taken),
             ToRank::ReportWaiting { sample } => {
-                let waited_ns = self.tick_rate.ns(WAITING.ticks());
                 let messages = self.with(taken, |driver| driver.engine.counters().messages());
+                let waited_ns = self.tick_rate.ns(WAITING.ticks());
                 self.send(&FromRank::Waited { sample, waited_ns, messages });
             }
             ToRank::ResendDeterminants {} => self.resend_determinants(),
@@ -453,8 +453,6 @@ impl Checkpoint {
                 });
                 self.replays_open &= !mine;
             }
-            // Only a process that is being restored gets it.
-            ToRank::Replay { .. } => {}
         }
     }
 

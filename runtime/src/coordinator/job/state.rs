@@ -386,9 +386,7 @@ impl Job {
                 rank.log_for = largest;
             }
             FromRank::Waited { sample, waited_ns, messages } => {
-                if !self.standstill.answer(now, id, sample, (waited_ns, messages)) {
-                    self.rank_waited(now, id, sample, waited_ns);
-                }
+                self.rank_waited(now, id, sample, (waited_ns, messages));
             }
             FromRank::ReceivedVector { checkpoint, to, bytes } => {
                 // What an earlier incarnation sends may be of a checkpoint that no longer exists.

@@ -40,7 +40,16 @@ impl Job {
     }
 
     /// The answer of a rank.
-    pub(crate) fn rank_waited(&mut self, now: u64, id: PeerId, sample: u32, waited_ns: u64) {
+    pub(crate) fn rank_waited(
+        &mut self,
+        now: u64,
+        id: PeerId,
+        sample: u32,
+        (waited_ns, messages): (u64, u64),
+    ) {
+        if self.standstill.answer(now, id, sample, (waited_ns, messages)) {
+            return;
+        }
         if self.waiting.answer(now, sample, id, waited_ns / 1_000_000) {
             self.report_waiting(now);
         }
