@@ -418,7 +418,9 @@ static inline int32_t access_row(uint32_t kind, struct ompi_op_t *op, const void
     }
     uint32_t primitive = mca_osc_correlated_primitive(type);
     uint32_t number = NULL == op ? 0 : op_of(op);
-    if (OPAL_UNLIKELY(RUSTBTL_NO_PRIMITIVE == primitive || RUSTBTL_OP_NO_OP == number)) {
+    /* (Pairs may have padding, which is no data.) */
+    if (OPAL_UNLIKELY(RUSTBTL_NO_PRIMITIVE == primitive || RUSTBTL_OP_NO_OP == number
+                      || !correlated_contiguous(type, (size_t) count))) {
         return -1;
     }
     return rustbtl_window_access_row(correlated_window(win)->window, (uint32_t) target, at,

@@ -42,8 +42,8 @@ pub(crate) fn synchronize<T>(call: impl FnOnce(&mut Driver) -> T) -> T {
     })
 }
 
-/// The short way of the machine, where nothing has to be heeded (`fragments/rma`'s `machine::quick`).
-/// False: it was not gone, and nothing was counted.
+/// The short way of the machine, where nothing has to be heeded (`fragments/rma`'s
+/// `machine::quick`). False: it was not gone, and nothing was counted.
 #[inline(always)]
 pub(crate) fn quickly(call: impl FnOnce(&mut EngineHost) -> bool) -> bool {
     let shared = shared();

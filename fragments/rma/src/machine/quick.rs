@@ -1,10 +1,11 @@
-//! The short way of what needs nothing but memory: elements in a row, of a neighbour whose memory is
-//! mapped here, where nothing is under way that would have to be heeded. What is done, counted and
-//! recorded is what the long way does (`operations`, `synchronize`, `direct`). Nothing is allocated.
+//! The short way of what needs nothing but memory: elements in a row, of a neighbour whose memory
+//! is mapped here, where nothing is under way that would have to be heeded. What is done, counted
+//! and recorded is what the long way does (`operations`, `synchronize`, `direct`). Nothing is
+//! allocated.
 //!
 //! Each call says if it was done. If not, nothing has changed, and the long way is to be gone. It
-//! counts the program's action itself ([`Rma::action_on_window`]), since only it knows whether there
-//! is one: nobody else may have counted it.
+//! counts the program's action itself ([`Rma::action_on_window`]), since only it knows whether
+//! there is one: nobody else may have counted it.
 
 use super::direct::{Near, Neighbourhood};
 use super::{Rma, Window};
