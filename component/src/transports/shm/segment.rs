@@ -276,17 +276,17 @@ impl Segment {
 
     #[inline(always)]
     pub(super) fn window_area(&self, rank: usize) -> TargetArea<'_> {
-        let start = self.windows_of(rank);
+        let start = self.windows_of(rank).as_ptr();
+        let line = start.wrapping_add(Layout::WINDOW_LINE).cast::<TargetLine>();
+        let entries = start.wrapping_add(Layout::WINDOW_ENTRIES).cast::<[WindowEntry; ENTRIES]>();
+        let cells = start.wrapping_add(Layout::WINDOW_CELLS).cast::<AtomicU64>();
         // SAFETY: inside the mapping, aligned by the layout; all fields are atomics.
-        let line = unsafe { start.add(Layout::WINDOW_LINE).cast::<TargetLine>().as_ref() };
-        let entries = Layout::WINDOW_ENTRIES;
+        let line = unsafe { &*line };
         // SAFETY: the same; the layout has so many of them there.
-        let entries = unsafe { start.add(entries).cast::<[WindowEntry; ENTRIES]>().as_ref() };
-        // SAFETY: the same.
-        let cells = unsafe { start.add(Layout::WINDOW_CELLS).cast::<AtomicU64>() };
+        let entries = unsafe { &*entries };
         let count = self.layout.window_cells();
         // SAFETY: the same.
-        let cells = unsafe { core::slice::from_raw_parts(cells.as_ptr(), count) };
+        let cells = unsafe { core::slice::from_raw_parts(cells, count) };
         TargetArea::new(line, entries, cells)
     }
 
