@@ -496,15 +496,15 @@ fn who_sees_what_somebody_has_stored_has_seen_what_is_not_recorded() {
         set.put(0, 1, 0, &[4]);
         set.get(0, 1, 0, 1);
         assert!(!set.machines[0].take_saw_a_store(), "it was written by MPI");
-        store(&set, 5);
+        store(set, 5);
         set.machines[0].action();
         set.get(0, 1, 0, 1);
         assert!(!set.machines[0].take_saw_a_store(), "it may have been told");
-        store(&set, 6);
+        store(set, 6);
         set.get(0, 1, 0, 1);
         assert!(set.machines[0].take_saw_a_store());
         assert!(!set.machines[0].take_saw_a_store(), "once");
-        store(&set, 7);
+        store(set, 7);
         set.get(0, 1, 1, 1);
         set.get(0, 1, 0, 1);
         assert!(!set.machines[0].take_saw_a_store(), "another place came between");
