@@ -109,7 +109,7 @@ impl Process {
 
     /// The short way, in most of the calls that it is for. False: it does not lead there.
     pub fn begin_quickly(&mut self, call: &Call, value: u64, now: u64) -> bool {
-        let Some(shared) = self.hood.shared.clone().filter(|_| value % 4 != 0) else {
+        let Some(shared) = self.hood.shared.clone().filter(|_| !value.is_multiple_of(4)) else {
             return false;
         };
         let (mut view, element) = (View::new(&shared, self.hood.me), Primitive::U64);
