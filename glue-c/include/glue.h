@@ -461,6 +461,12 @@ int32_t rustbtl_window_free(uint32_t window);
 int32_t rustbtl_window_attach(uint32_t window, uint8_t *base, uint64_t bytes);
 int32_t rustbtl_window_detach(uint32_t window, const uint8_t *base);
 int32_t rustbtl_window_access(const rustbtl_access_t *access);
+/* The same of elements of a primitive in a row, at the origin as well, without a request. `how`:
+ * the kind, the operation from bit 8 on, the primitive from bit 16 on. NULL: nothing is sent, or
+ * fetched. */
+int32_t rustbtl_window_access_row(uint32_t window, uint32_t target, int64_t displacement,
+                                  uint32_t how, uint64_t count, const uint8_t *data,
+                                  uint8_t *result);
 int32_t rustbtl_window_compare_and_swap(uint32_t window, uint32_t target, int64_t displacement,
                                         uint32_t primitive, const uint8_t *compare,
                                         const uint8_t *value, uint8_t *result);

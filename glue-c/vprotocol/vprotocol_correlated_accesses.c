@@ -18,9 +18,19 @@ typedef struct {
     uint32_t primitive;
 } known_t;
 
+typedef struct {
+    struct ompi_op_t *op;
+    uint32_t number;
+} known_op_t;
+
+/* By the index that Open MPI gives each of them for Fortran. Filled in before there are windows. */
+enum { TYPES = 128, OPS = 32 };
+static known_t types[TYPES];
+static known_op_t ops[OPS];
+
 /* MPI defines no arithmetic for bytes and characters, nor for some types of Fortran and C++; Open
  * MPI has it: as the integers that they are. */
-uint32_t mca_osc_correlated_primitive(ompi_datatype_t *type)
+void mca_osc_correlated_types(void)
 {
     const known_t known[] = {
         { MPI_BYTE, RUSTBTL_U8 },
@@ -90,20 +100,7 @@ uint32_t mca_osc_correlated_primitive(ompi_datatype_t *type)
         { MPI_LOGICAL4, RUSTBTL_LOGICAL },
         { MPI_LOGICAL8, RUSTBTL_I64 },
     };
-    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
-        if (known[i].type == type) {
-            return known[i].primitive;
-        }
-    }
-    return RUSTBTL_NO_PRIMITIVE;
-}
-
-static uint32_t op_of(struct ompi_op_t *op)
-{
-    const struct {
-        struct ompi_op_t *op;
-        uint32_t number;
-    } known[] = {
+    const known_op_t known_ops[] = {
         { MPI_SUM, RUSTBTL_OP_SUM },       { MPI_REPLACE, RUSTBTL_OP_REPLACE },
         { MPI_NO_OP, RUSTBTL_OP_NO_OP },   { MPI_MAX, RUSTBTL_OP_MAX },
         { MPI_MIN, RUSTBTL_OP_MIN },       { MPI_PROD, RUSTBTL_OP_PROD },
@@ -113,11 +110,31 @@ static uint32_t op_of(struct ompi_op_t *op)
         { MPI_MINLOC, RUSTBTL_OP_MINLOC }, { MPI_MAXLOC, RUSTBTL_OP_MAXLOC },
     };
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
-        if (known[i].op == op) {
-            return known[i].number;
+        int index = known[i].type->d_f_to_c_index;
+        /* Where two are one, the first counts. */
+        if (0 <= index && index < TYPES && NULL == types[index].type) {
+            types[index] = known[i];
         }
     }
-    return 0;
+    for (size_t i = 0; i < sizeof(known_ops) / sizeof(known_ops[0]); i++) {
+        int index = known_ops[i].op->o_f_to_c_index;
+        if (0 <= index && index < OPS) {
+            ops[index] = known_ops[i];
+        }
+    }
+}
+
+uint32_t mca_osc_correlated_primitive(ompi_datatype_t *type)
+{
+    int index = type->d_f_to_c_index;
+    bool is_known = 0 <= index && index < TYPES && types[index].type == type;
+    return is_known ? types[index].primitive : RUSTBTL_NO_PRIMITIVE;
+}
+
+static uint32_t op_of(struct ompi_op_t *op)
+{
+    int index = op->o_f_to_c_index;
+    return 0 <= index && index < OPS && ops[index].op == op ? ops[index].number : 0;
 }
 
 /* Rows of one element, in its order. NULL: no memory. */
@@ -389,6 +406,28 @@ static int do_access(const call_t *call, struct ompi_win_t *win, ompi_request_t 
     return rc;
 }
 
+/* Elements of one predefined type in a row, at the origin as at the target; nobody waits by a
+ * request. `result` NULL: nothing is fetched. -1: it is something else. */
+static inline int32_t access_row(uint32_t kind, struct ompi_op_t *op, const void *origin,
+                                 int count, ompi_datatype_t *type, void *result, int target,
+                                 ptrdiff_t at, int target_count, ompi_datatype_t *target_type,
+                                 struct ompi_win_t *win)
+{
+    if (OPAL_UNLIKELY(type != target_type || count != target_count || count <= 0)) {
+        return -1;
+    }
+    uint32_t primitive = mca_osc_correlated_primitive(type);
+    uint32_t number = NULL == op ? 0 : op_of(op);
+    /* (Pairs may have padding, which is no data.) */
+    if (OPAL_UNLIKELY(RUSTBTL_NO_PRIMITIVE == primitive || RUSTBTL_OP_NO_OP == number
+                      || !correlated_contiguous(type, (size_t) count))) {
+        return -1;
+    }
+    return rustbtl_window_access_row(correlated_window(win)->window, (uint32_t) target, at,
+                                     kind | number << 8 | primitive << 16, (uint64_t) count,
+                                     origin, result);
+}
+
 static int rput(const void *origin, int count, struct ompi_datatype_t *type, int target,
                 ptrdiff_t at, int target_count, struct ompi_datatype_t *target_type,
                 struct ompi_win_t *win, struct ompi_request_t **request)
@@ -403,6 +442,11 @@ static int put(const void *origin, int count, struct ompi_datatype_t *type, int 
                ptrdiff_t at, int target_count, struct ompi_datatype_t *target_type,
                struct ompi_win_t *win)
 {
+    int32_t outcome = access_row(RUSTBTL_PUT, NULL, origin, count, type, NULL, target, at,
+                                 target_count, target_type, win);
+    if (OPAL_LIKELY(outcome >= 0)) {
+        return mca_osc_correlated_error(outcome);
+    }
     return rput(origin, count, type, target, at, target_count, target_type, win, NULL);
 }
 
@@ -420,6 +464,11 @@ static int rget(void *origin, int count, struct ompi_datatype_t *type, int targe
 static int get(void *origin, int count, struct ompi_datatype_t *type, int target, ptrdiff_t at,
                int target_count, struct ompi_datatype_t *target_type, struct ompi_win_t *win)
 {
+    int32_t outcome = access_row(RUSTBTL_GET, NULL, NULL, count, type, origin, target, at,
+                                 target_count, target_type, win);
+    if (OPAL_LIKELY(outcome >= 0)) {
+        return mca_osc_correlated_error(outcome);
+    }
     return rget(origin, count, type, target, at, target_count, target_type, win, NULL);
 }
 
@@ -438,6 +487,11 @@ static int accumulate(const void *origin, int count, struct ompi_datatype_t *typ
                       ptrdiff_t at, int target_count, struct ompi_datatype_t *target_type,
                       struct ompi_op_t *op, struct ompi_win_t *win)
 {
+    int32_t outcome = access_row(RUSTBTL_ACCUMULATE, op, origin, count, type, NULL, target, at,
+                                 target_count, target_type, win);
+    if (OPAL_LIKELY(outcome >= 0)) {
+        return mca_osc_correlated_error(outcome);
+    }
     return raccumulate(origin, count, type, target, at, target_count, target_type, op, win, NULL);
 }
 
@@ -460,6 +514,14 @@ static int get_accumulate(const void *origin, int count, struct ompi_datatype_t 
                           ptrdiff_t at, int target_count, struct ompi_datatype_t *target_type,
                           struct ompi_op_t *op, struct ompi_win_t *win)
 {
+    int32_t outcome = -1;
+    if (OPAL_LIKELY(result_type == type && result_count == count)) {
+        outcome = access_row(RUSTBTL_GET_ACCUMULATE, op, origin, count, type, result, target, at,
+                             target_count, target_type, win);
+    }
+    if (OPAL_LIKELY(outcome >= 0)) {
+        return mca_osc_correlated_error(outcome);
+    }
     return rget_accumulate(origin, count, type, result, result_count, result_type, target, at,
                            target_count, target_type, op, win, NULL);
 }

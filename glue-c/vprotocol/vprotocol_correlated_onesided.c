@@ -390,6 +390,7 @@ void mca_osc_correlated_open(void)
     if (!mca_vprotocol_correlated_one_sided) {
         return;
     }
+    mca_osc_correlated_types();
     mca_base_component_list_item_t *item = OBJ_NEW(mca_base_component_list_item_t);
     if (NULL != item) {
         item->cli_component = (const mca_base_component_t *) &component;

@@ -39,6 +39,8 @@ int mca_osc_correlated_error(int32_t outcome);
 /* vprotocol_correlated_accesses.c, vprotocol_correlated_epochs.c: fill in their functions. */
 void mca_osc_correlated_accesses(ompi_osc_base_module_t *module);
 void mca_osc_correlated_epochs(ompi_osc_base_module_t *module);
+/* The same file: types and operations are there. To be called once, before there are windows. */
+void mca_osc_correlated_types(void);
 /* The primitive that a type consists of. */
 uint32_t mca_osc_correlated_primitive(ompi_datatype_t *type);
 

@@ -232,6 +232,18 @@ impl Driver {
         self.update_slow_path();
     }
 
+    /// Is there nothing to do before an access to a window but to count it, and nothing behind it?
+    #[inline(always)]
+    pub(crate) fn is_plain(&self) -> bool {
+        let decisions = &self.host.record.decisions;
+        SLOW_PATH.load(Ordering::Relaxed) == WINDOWS
+            && self.deferred.is_empty()
+            && !self.replaying
+            && !decisions.has_run()
+            && decisions.has_nothing_pending()
+            && !self.host.windows.has_news()
+    }
+
     fn record_before(&mut self, tag: i32) {
         let decisions = &mut self.host.record.decisions;
         if of_program(tag) {

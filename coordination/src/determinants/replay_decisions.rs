@@ -125,6 +125,12 @@ impl ReplayDecisions {
         self.run.is_some()
     }
 
+    /// Does none wait to be taken?
+    #[inline]
+    pub fn has_nothing_pending(&self) -> bool {
+        self.recorded.is_empty() && self.readings.is_empty() && self.open_clocks == 0
+    }
+
     /// How many determinants wait to be taken, at least.
     pub fn recorded_pending(&self) -> usize {
         self.recorded.len() + self.readings.len() + self.open_clocks.count_ones() as usize

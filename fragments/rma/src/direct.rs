@@ -117,7 +117,7 @@ const _: () = assert!(size_of::<SetGroup>() == 256);
 #[derive(Clone, Copy, Debug)]
 pub struct TargetArea<'a> {
     line: &'a TargetLine,
-    entries: &'a [WindowEntry],
+    entries: &'a [WindowEntry; ENTRIES],
     /// By entry, then by neighbour: how often the owner has posted to it, and what lock it has.
     cells: &'a [AtomicU64],
 }
@@ -136,6 +136,7 @@ pub struct Locked<'a>(&'a SetGroup);
 impl SetGroup {
     /// Take the lock. Whoever has it waits for nothing meanwhile. `give_way`: leave the processor
     /// to somebody else, perhaps to who has it.
+    #[inline(always)]
     pub fn lock(&self, mut give_way: impl FnMut()) -> Locked<'_> {
         let mut tries = 0u32;
         loop {
@@ -164,13 +165,19 @@ impl SetGroup {
 
 impl<'a> TargetArea<'a> {
     /// `cells`: as many for each entry as there are neighbours.
-    pub fn new(line: &'a TargetLine, entries: &'a [WindowEntry], cells: &'a [AtomicU64]) -> Self {
+    #[inline]
+    pub fn new(
+        line: &'a TargetLine,
+        entries: &'a [WindowEntry; ENTRIES],
+        cells: &'a [AtomicU64],
+    ) -> Self {
         Self { line, entries, cells }
     }
 
     /// The entry with this number.
+    #[inline(always)]
     pub fn entry(&self, number: usize) -> Option<EntryRef<'a>> {
-        let each = self.cells.len() / self.entries.len().max(1);
+        let each = self.cells.len() / ENTRIES;
         let entry = self.entries.get(number)?;
         Some(EntryRef { entry, cells: &self.cells[number * each..][..each] })
     }
@@ -183,17 +190,19 @@ impl<'a> TargetArea<'a> {
     }
 
     /// The owner's program acts: it is at this tick from now on.
-    #[inline]
+    #[inline(always)]
     pub fn set_tick(&self, tick: Tick) {
         // [tick] who is told of what comes next has seen this.
         self.line.tick.store(tick.0, Ordering::Release);
     }
 
+    #[inline(always)]
     fn tick(&self) -> Tick {
         Tick(self.line.tick.load(Ordering::Acquire))
     }
 
     /// May others do this?
+    #[inline(always)]
     pub fn accepts(&self, what: u32) -> bool {
         self.line.accepts.load(Ordering::Acquire) & what == what
     }
@@ -204,6 +213,7 @@ impl<'a> TargetArea<'a> {
     }
 
     /// Ordered operations that were ever applied to the owner.
+    #[inline]
     pub fn applied(&self) -> u64 {
         self.line.applied.load(Ordering::Relaxed)
     }
@@ -242,6 +252,7 @@ fn name_of(window: ContextId) -> u64 {
 }
 
 impl EntryRef<'_> {
+    #[inline(always)]
     pub(crate) fn is_of(&self, window: ContextId) -> bool {
         self.entry.name.load(Ordering::Acquire) == name_of(window)
     }
@@ -252,6 +263,7 @@ impl EntryRef<'_> {
     }
 
     /// Address of the window's first byte in its owner's memory.
+    #[inline]
     pub fn base(&self) -> u64 {
         self.entry.base.load(Ordering::Relaxed)
     }
@@ -271,6 +283,7 @@ impl EntryRef<'_> {
     }
 
     /// The owner's mark; 0: there is none.
+    #[inline]
     pub fn mark(&self) -> u64 {
         self.entry.mark.load(Ordering::Acquire)
     }
@@ -281,6 +294,7 @@ impl EntryRef<'_> {
     }
 
     /// Fences that the owner has left.
+    #[inline]
     pub(crate) fn fences(&self) -> u64 {
         // [exposure] what was applied before the owner left the fence is there.
         self.entry.fences.load(Ordering::Acquire)
@@ -291,6 +305,7 @@ impl EntryRef<'_> {
     }
 
     /// How often the owner has posted to this neighbour.
+    #[inline]
     pub(crate) fn posts(&self, neighbour: usize) -> u64 {
         // [exposure]
         self.cells.get(neighbour).map_or(0, |cell| cell.load(Ordering::Acquire) / POST)
@@ -309,6 +324,7 @@ fn is_free_for(word: u32, exclusive: bool) -> bool {
 
 impl Locked<'_> {
     /// Is there no room for another run? The group has to be recorded first.
+    #[inline]
     pub fn is_full(&self) -> bool {
         self.0.open.load(Ordering::Relaxed) as usize == RUNS
     }
@@ -331,6 +347,7 @@ impl Locked<'_> {
     }
 
     /// One more ordered operation was applied directly. The group is not full.
+    #[inline(always)]
     pub(crate) fn count(
         &self,
         (target, area): (usize, &TargetArea<'_>),
@@ -342,14 +359,21 @@ impl Locked<'_> {
         let first = self.count_own(area);
         let open = self.0.open.load(Ordering::Relaxed) as usize;
         let runs = &self.0.runs;
-        let of_target = |run: &&OpenRun| run.target.load(Ordering::Relaxed) as usize == target;
-        if let Some(last) = runs.iter().take(open).rev().find(of_target)
-            && last.window.load(Ordering::Relaxed) == window.0
-            && last.source.load(Ordering::Relaxed) == source.0
-            && last.tick.load(Ordering::Relaxed) == tick.0
-        {
-            last.count.store(last.count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-            return;
+        let mut before = open.min(RUNS);
+        while before > 0 {
+            before -= 1;
+            let last = &runs[before];
+            if last.target.load(Ordering::Relaxed) as usize != target {
+                continue;
+            }
+            if last.window.load(Ordering::Relaxed) == window.0
+                && last.source.load(Ordering::Relaxed) == source.0
+                && last.tick.load(Ordering::Relaxed) == tick.0
+            {
+                last.count.store(last.count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                return;
+            }
+            break;
         }
         let Some(run) = runs.get(open) else { return };
         run.target.store(target as u32, Ordering::Relaxed);
@@ -362,11 +386,13 @@ impl Locked<'_> {
     }
 
     /// What was done last wrote, in no active epoch.
+    #[inline(always)]
     pub(crate) fn wrote(&self, area: &TargetArea<'_>) {
         area.line.written_at.store(area.tick().0, Ordering::Relaxed);
     }
 
     /// One more was applied by the owner, who records it: its place.
+    #[inline(always)]
     pub(crate) fn count_own(&self, area: &TargetArea<'_>) -> u64 {
         let applied = &area.line.applied;
         let first = applied.load(Ordering::Relaxed);
@@ -375,6 +401,7 @@ impl Locked<'_> {
     }
 
     /// A neighbour takes the lock of a window directly. False: it is not free, or somebody waits.
+    #[inline]
     pub(crate) fn take_lock(&self, of: EntryRef<'_>, neighbour: usize, exclusive: bool) -> bool {
         let EntryRef { entry, cells } = of;
         let word = entry.direct.load(Ordering::Relaxed);
@@ -394,6 +421,7 @@ impl Locked<'_> {
     }
 
     /// What lock a neighbour has taken directly: is it exclusive?
+    #[inline]
     pub(crate) fn lock_of(&self, of: EntryRef<'_>, neighbour: usize) -> Option<bool> {
         match of.cells.get(neighbour)?.load(Ordering::Relaxed) & HELD {
             0 => None,
@@ -402,6 +430,7 @@ impl Locked<'_> {
     }
 
     /// It gives it back. False: it has none.
+    #[inline]
     pub(crate) fn release_lock(&self, of: EntryRef<'_>, neighbour: usize) -> bool {
         let Some(exclusive) = self.lock_of(of, neighbour) else { return false };
         of.cells[neighbour].fetch_and(!HELD, Ordering::Relaxed);
@@ -430,6 +459,7 @@ impl Locked<'_> {
 }
 
 impl Drop for Locked<'_> {
+    #[inline]
     fn drop(&mut self) {
         // [group]
         self.0.locked.store(0, Ordering::Release);

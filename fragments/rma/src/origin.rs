@@ -28,8 +28,8 @@ pub(crate) enum Access {
     FenceEnding,
     /// MPI_Win_start.
     Started(BTreeSet<CommRank>),
-    /// MPI_Win_lock, target by target; not empty.
-    Locks(BTreeMap<CommRank, Held>),
+    /// MPI_Win_lock, target by target: [`Origin::locks`], which is not empty.
+    Locks,
     /// MPI_Win_lock_all.
     LockAll {
         /// How targets are locked.
@@ -97,11 +97,13 @@ pub(crate) fn wire_number(count: u64) -> u32 {
 }
 
 impl Towards {
-    /// Is all that was sent applied, and known to be?
+    /// Is all that was sent applied, known to be, and told to the program?
+    #[inline]
     pub(crate) fn is_done(&self) -> bool {
         self.batch.is_empty()
             && self.awaited.is_empty()
             && !self.is_unconfirmed
+            && self.error.is_none()
             && self.of_fence == 0
             && self.locks_after.is_none_or(|asked| self.came > asked)
     }
@@ -117,22 +119,89 @@ impl Towards {
     }
 }
 
+/// Targets that are locked one by one, in their order. Few as a rule; its memory is kept, so that
+/// a lock takes none.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Locks(Vec<(CommRank, Held)>);
+
+impl Locks {
+    fn find(&self, target: CommRank) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&target, |&(locked, _)| locked)
+    }
+
+    pub(crate) fn get(&self, target: CommRank) -> Option<Held> {
+        self.find(target).ok().map(|at| self.0[at].1)
+    }
+
+    pub(crate) fn has(&self, target: CommRank) -> bool {
+        self.find(target).is_ok()
+    }
+
+    pub(crate) fn insert(&mut self, target: CommRank, held: Held) {
+        match self.find(target) {
+            Ok(at) => self.0[at].1 = held,
+            Err(at) => self.0.insert(at, (target, held)),
+        }
+    }
+
+    pub(crate) fn remove(&mut self, target: CommRank) -> Option<Held> {
+        self.find(target).ok().map(|at| self.0.remove(at).1)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn targets(&self) -> impl Iterator<Item = CommRank> + '_ {
+        self.0.iter().map(|&(target, _)| target)
+    }
+}
+
 /// The origin's side of a window.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Origin {
     pub(crate) access: Access,
+    pub(crate) locks: Locks,
     pub(crate) towards: BTreeMap<CommRank, Towards>,
 }
 
 impl Origin {
+    #[inline]
     pub(crate) fn towards(&mut self, target: CommRank) -> &mut Towards {
         self.towards.entry(target).or_default()
+    }
+
+    /// May MPI_Win_lock lock this target?
+    #[inline]
+    pub(crate) fn may_lock(&self, target: CommRank) -> bool {
+        match &self.access {
+            Access::Locks => !self.locks.has(target),
+            other => other.is_free(),
+        }
+    }
+
+    /// It does.
+    #[inline]
+    pub(crate) fn lock(&mut self, target: CommRank, held: Held) {
+        self.locks.insert(target, held);
+        self.access = Access::Locks;
+    }
+
+    /// MPI_Win_unlock: how it was locked; `None`: it was not.
+    #[inline]
+    pub(crate) fn unlock(&mut self, target: CommRank) -> Option<Held> {
+        let held = self.locks.remove(target)?;
+        if self.locks.is_empty() {
+            self.access = Access::Closed;
+        }
+        Some(held)
     }
 
     /// The epoch of an operation to `target`, and whether the target has to be locked first.
     ///
     /// # Errors
     /// `Sync`: none is open.
+    #[inline]
     pub(crate) fn epoch(&self, target: CommRank, fences: u64) -> Result<(Epoch, bool), RmaError> {
         match &self.access {
             Access::FenceOpen | Access::FenceUsed => Ok((Epoch::Fence(fences), false)),
@@ -140,7 +209,7 @@ impl Origin {
                 let starts = self.towards.get(&target).map_or(0, |towards| towards.starts);
                 Ok((Epoch::Access(starts), false))
             }
-            Access::Locks(locks) if locks.contains_key(&target) => Ok((Epoch::Passive, false)),
+            Access::Locks if self.locks.has(target) => Ok((Epoch::Passive, false)),
             Access::LockAll { held, asked } => {
                 Ok((Epoch::Passive, *held == Held::Locked && !asked.contains(&target)))
             }
@@ -174,8 +243,7 @@ impl Origin {
             assert!(kept, "O4: a reply is kept that is awaited");
             assert!(towards.data_asked <= towards.asked, "O1: data was not asked for");
         }
-        if let Access::Locks(locks) = &self.access {
-            assert!(!locks.is_empty(), "O2: an epoch of locks without a lock");
-        }
+        let is_locked = matches!(self.access, Access::Locks);
+        assert!(is_locked != self.locks.is_empty(), "O2: an epoch of locks without a lock");
     }
 }

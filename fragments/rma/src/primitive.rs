@@ -110,6 +110,7 @@ impl Primitive {
     }
 
     /// Bytes that an element takes in a message (without padding between the halves of a pair).
+    #[inline(always)]
     pub const fn size(self) -> usize {
         match self {
             Byte | I8 | U8 | Bool => 1,
@@ -125,6 +126,7 @@ impl Primitive {
     }
 
     /// Bytes from one element to the next in memory.
+    #[inline(always)]
     pub const fn extent(self) -> usize {
         match self {
             ShortInt => 8,
@@ -135,6 +137,7 @@ impl Primitive {
     }
 
     /// Are elements in memory as they are in a message?
+    #[inline(always)]
     pub const fn is_dense(self) -> bool {
         self.size() == self.extent()
     }

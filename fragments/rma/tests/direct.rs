@@ -1,11 +1,12 @@
 //! Direct accesses, one by one: two neighbours, their areas and their group.
 
 use rustbtl_rma::arithmetic::Op;
-use rustbtl_rma::direct::{EntryRef, GroupRun, OwnedArea, SetGroup, TargetArea};
+use rustbtl_rma::direct::{EntryRef, GroupRun, OwnedArea, READS, SetGroup, TargetArea};
+use rustbtl_rma::error::RmaError;
 use rustbtl_rma::ids::{CommRank, ContextId, Tick};
 use rustbtl_rma::layout::Layout;
 use rustbtl_rma::machine::{
-    FenceAssert, FenceStep, Kind, Lane, Limits, LockMode, Neighbourhood, Output, Rma, Wait,
+    FenceAssert, FenceStep, Kind, Lane, Limits, LockMode, Neighbourhood, Output, Quick, Rma, Wait,
 };
 use rustbtl_rma::memory::Memory;
 use rustbtl_rma::primitive::Primitive;
@@ -41,10 +42,26 @@ struct Set {
     memory: Vec<Shared>,
     recorded: Vec<Vec<GroupRun>>,
     messages: usize,
+    /// The short way is gone where it leads there.
+    is_quick: bool,
+    quick_calls: usize,
+    /// The target begins to poll while it is written to.
+    polls_meanwhile: bool,
+}
+
+/// The same is done the long way and the short way.
+fn both(ranks: usize, test: impl Fn(&mut Set)) {
+    for is_quick in [false, true] {
+        let mut set = Set::new(ranks);
+        set.is_quick = is_quick;
+        test(&mut set);
+        assert_eq!(set.quick_calls > 0, is_quick);
+    }
 }
 
 struct Reach<'a> {
     me: usize,
+    polls_meanwhile: bool,
     areas: &'a [OwnedArea],
     group: &'a SetGroup,
     memory: Vec<Shared>,
@@ -53,6 +70,7 @@ struct Reach<'a> {
 
 impl<'a> Neighbourhood<'a> for Reach<'a> {
     type Memory = Shared;
+    type Here = Shared;
     fn me(&self) -> usize {
         self.me
     }
@@ -63,7 +81,13 @@ impl<'a> Neighbourhood<'a> for Reach<'a> {
         Some(self.areas[neighbour].area())
     }
     fn memory(&mut self, neighbour: usize, _: (ContextId, EntryRef<'a>)) -> &mut Shared {
+        if self.polls_meanwhile {
+            self.areas[neighbour].area().set_accepts(READS);
+        }
         &mut self.memory[neighbour]
+    }
+    fn here(&self, neighbour: usize, _: (ContextId, EntryRef<'a>)) -> Option<Shared> {
+        Some(self.memory[neighbour].clone())
     }
     fn is_quicker(&self, _: usize, _: (ContextId, EntryRef<'a>), _: u64) -> bool {
         true
@@ -96,6 +120,9 @@ impl Set {
             memory: (0..ranks).map(memory).collect(),
             recorded: Vec::new(),
             messages: 0,
+            is_quick: false,
+            quick_calls: 0,
+            polls_meanwhile: false,
         };
         for (machine, area) in set.machines.iter_mut().zip(&set.areas) {
             let locked = set.group.lock(|| ());
@@ -105,8 +132,9 @@ impl Set {
     }
 
     fn beside<T>(&mut self, me: usize, call: impl FnOnce(&mut Rma, &mut Reach<'_>) -> T) -> T {
-        let Self { areas, group, machines, memory, recorded, .. } = self;
-        let mut reach = Reach { me, areas, group, memory: memory.clone(), recorded };
+        let Self { areas, group, machines, memory, recorded, polls_meanwhile, .. } = self;
+        let (memory, polls_meanwhile) = (memory.clone(), *polls_meanwhile);
+        let mut reach = Reach { me, polls_meanwhile, areas, group, memory, recorded };
         call(&mut machines[me], &mut reach)
     }
 
@@ -116,7 +144,23 @@ impl Set {
         self.areas[me].area().set_tick(self.machines[me].tick());
     }
 
+    /// The short way, if it is to be tried and leads there.
+    fn quickly(&mut self, me: usize, call: impl FnOnce(&mut Rma, &mut Reach<'_>) -> bool) -> bool {
+        let done = self.is_quick && self.beside(me, call);
+        self.quick_calls += usize::from(done);
+        done
+    }
+
+    fn quick_access(&mut self, from: usize, to: usize, at: i64, quick: Quick<'_>) -> bool {
+        let primitive = Primitive::U8;
+        let of = (WINDOW, rank(to), at);
+        self.quickly(from, |machine, reach| machine.quick_access(reach, of, primitive, quick))
+    }
+
     fn put(&mut self, from: usize, to: usize, at: i64, data: &[u8]) {
+        if self.quick_access(from, to, at, Quick::Put(data)) {
+            return;
+        }
         let layout = Layout::bytes(data.len() as u64);
         self.act(from);
         let put = self.beside(from, |machine, reach| {
@@ -127,6 +171,10 @@ impl Set {
 
     /// What it fetched, if that is there at once.
     fn get(&mut self, from: usize, to: usize, at: i64, bytes: u64) -> Option<Vec<u8>> {
+        let mut data = vec![0; bytes as usize];
+        if self.quick_access(from, to, at, Quick::Get(&mut data)) {
+            return Some(data);
+        }
         self.act(from);
         let layout = Layout::bytes(bytes);
         let got = self.beside(from, |machine, reach| {
@@ -137,6 +185,11 @@ impl Set {
     }
 
     fn fetch_and_add(&mut self, from: usize, to: usize) -> u8 {
+        let mut found = [0];
+        let quick = Quick::Combine { op: Op::Sum, data: &[1], found: Some(&mut found) };
+        if self.quick_access(from, to, 0, quick) {
+            return found[0];
+        }
         self.act(from);
         let layout = Layout::Contiguous { primitive: Primitive::U8, count: 1 };
         let kind = Kind::GetAccumulate(Op::Sum);
@@ -147,26 +200,35 @@ impl Set {
         self.machines[from].take_fetched().expect("at once")[0]
     }
 
-    fn lock(&mut self, from: usize, to: usize, exclusive: bool) -> Wait {
+    fn lock(&mut self, from: usize, to: usize, exclusive: bool) -> Option<Wait> {
+        let target = rank(to);
+        if self.quickly(from, |rma, reach| rma.quick_lock(reach, WINDOW, target, exclusive)) {
+            return None;
+        }
         self.act(from);
         let mode = LockMode::Deferred;
         let lock = self.beside(from, |machine, reach| {
             machine.lock_beside(reach, WINDOW, rank(to), exclusive, mode)
         });
         self.machines[from].send_batches();
-        lock.expect("no epoch")
+        Some(lock.expect("no epoch"))
     }
 
-    fn unlock(&mut self, from: usize, to: usize) -> Wait {
+    fn unlock(&mut self, from: usize, to: usize) -> Option<Wait> {
+        let target = rank(to);
+        if self.quickly(from, |rma, reach| rma.quick_unlock(reach, WINDOW, target)) {
+            return None;
+        }
         self.act(from);
         let unlock =
             self.beside(from, |machine, reach| machine.unlock_beside(reach, WINDOW, rank(to)));
         self.machines[from].send_batches();
-        unlock.expect("locked")
+        Some(unlock.expect("locked"))
     }
 
-    fn is_over(&mut self, of: usize, wait: &Wait) -> bool {
-        self.machines[of].poll(wait).is_some()
+    /// `None`: nothing is waited for.
+    fn is_over(&mut self, of: usize, wait: Option<&Wait>) -> bool {
+        wait.is_none_or(|wait| self.machines[of].poll(wait).is_some())
     }
 
     fn carry_out(&mut self, from: usize) -> bool {
@@ -223,197 +285,251 @@ impl Set {
 
 #[test]
 fn what_is_done_directly_is_recorded_as_if_messages_had_brought_it() {
-    let mut set = Set::new(2);
-    assert!(!set.group.is_open());
-    let wait = set.lock(0, 1, true);
-    assert!(set.is_over(0, &wait));
-    set.put(0, 1, 3, &[7; 40]);
-    assert_eq!(set.get(0, 1, 2, 3), Some(vec![0, 7, 7]));
-    let wait = set.unlock(0, 1);
-    assert!(set.is_over(0, &wait));
-    assert_eq!((set.messages, set.memory[1].0.borrow()[42]), (0, 7));
-    set.act(1);
-    for (from, expected) in [(0, 0), (1, 1)] {
-        set.lock(from, 1, false);
-        assert_eq!(set.fetch_and_add(from, 1), expected);
-        set.unlock(from, 1);
-    }
-    // A lock, a put in two parts, a get, an unlock; then three operations each. The owner's own
-    // actions are those of its program.
-    let expected =
-        [(1, 0, 0, 5, 1), (1, 5, 0, 3, 2), (1, 8, 1, 1, 3), (1, 9, 1, 1, 4), (1, 10, 1, 1, 5)];
-    assert_eq!(set.group(), expected);
-    assert!(!set.group.is_open() && set.recorded.is_empty());
+    both(2, |set| {
+        assert!(!set.group.is_open());
+        let wait = set.lock(0, 1, true);
+        assert!(set.is_over(0, wait.as_ref()));
+        set.put(0, 1, 3, &[7; 40]);
+        assert_eq!(set.get(0, 1, 2, 3), Some(vec![0, 7, 7]));
+        let wait = set.unlock(0, 1);
+        assert!(set.is_over(0, wait.as_ref()));
+        assert_eq!((set.messages, set.memory[1].0.borrow()[42]), (0, 7));
+        set.act(1);
+        for (from, expected) in [(0, 0), (1, 1)] {
+            set.lock(from, 1, false);
+            assert_eq!(set.fetch_and_add(from, 1), expected);
+            set.unlock(from, 1);
+        }
+        // A lock, a put in two parts, a get, an unlock; then three operations each. The owner's own
+        // actions are those of its program.
+        let expected =
+            [(1, 0, 0, 5, 1), (1, 5, 0, 3, 2), (1, 8, 1, 1, 3), (1, 9, 1, 1, 4), (1, 10, 1, 1, 5)];
+        assert_eq!(set.group(), expected);
+        assert!(!set.group.is_open() && set.recorded.is_empty());
+    });
 }
 
 #[test]
 fn a_group_that_is_full_is_recorded_first() {
-    let mut set = Set::new(2);
-    set.lock(0, 1, false);
-    for _ in 0..6 {
-        set.act(1);
-        set.put(0, 1, 0, &[1]);
-    }
-    assert_eq!(set.recorded.len(), 1);
-    assert_eq!((set.recorded[0].len(), set.group().len()), (6, 1));
+    both(2, |set| {
+        set.lock(0, 1, false);
+        for _ in 0..6 {
+            set.act(1);
+            set.put(0, 1, 0, &[1]);
+        }
+        assert_eq!(set.recorded.len(), 1);
+        assert_eq!((set.recorded[0].len(), set.group().len()), (6, 1));
+    });
 }
 
 #[test]
 fn a_lock_that_is_taken_is_asked_for_by_message_and_nobody_overtakes_who_waits() {
-    let mut set = Set::new(3);
-    let first = set.lock(0, 2, true);
-    assert!(set.is_over(0, &first) && set.messages == 0);
-    // It cannot be had: its owner keeps the question, with what is behind it.
-    set.lock(1, 2, true);
-    set.put(1, 2, 0, &[5]);
-    set.machines[1].send_batches();
-    set.settle();
-    assert_eq!((set.machines[2].kept().0, set.memory[2].0.borrow()[0]), (2, 0));
-    assert!(set.machines[2].has_lock_waiters());
-    let wait = set.unlock(0, 2);
-    assert!(set.is_over(0, &wait), "it was given back directly");
-    set.lock(0, 2, true);
-    set.put(0, 2, 1, &[6]);
-    set.machines[0].send_batches();
-    let recorded = set.settle();
-    // Rank 1 comes before rank 0, who has come back: it holds the lock, by message.
-    assert_eq!(set.memory[2].0.borrow()[..2], [5, 0]);
-    let groups = recorded.iter().filter(|one| matches!(one, Recorded::Group(_))).count();
-    assert_eq!(groups, 1, "what rank 0 had done comes first: {recorded:?}");
-    assert!(matches!(recorded[0], Recorded::Group(_)));
-    let wait = set.unlock(1, 2);
-    set.settle();
-    assert!(set.is_over(1, &wait));
-    assert_eq!(set.memory[2].0.borrow()[..2], [5, 6]);
+    both(3, |set| {
+        let first = set.lock(0, 2, true);
+        assert!(set.is_over(0, first.as_ref()) && set.messages == 0);
+        // It cannot be had: its owner keeps the question, with what is behind it.
+        set.lock(1, 2, true);
+        set.put(1, 2, 0, &[5]);
+        set.machines[1].send_batches();
+        set.settle();
+        assert_eq!((set.machines[2].kept().0, set.memory[2].0.borrow()[0]), (2, 0));
+        assert!(set.machines[2].has_lock_waiters());
+        let wait = set.unlock(0, 2);
+        assert!(set.is_over(0, wait.as_ref()), "it was given back directly");
+        set.lock(0, 2, true);
+        set.put(0, 2, 1, &[6]);
+        set.machines[0].send_batches();
+        let recorded = set.settle();
+        // Rank 1 comes before rank 0, who has come back: it holds the lock, by message.
+        assert_eq!(set.memory[2].0.borrow()[..2], [5, 0]);
+        let groups = recorded.iter().filter(|one| matches!(one, Recorded::Group(_))).count();
+        assert_eq!(groups, 1, "what rank 0 had done comes first: {recorded:?}");
+        assert!(matches!(recorded[0], Recorded::Group(_)));
+        let wait = set.unlock(1, 2);
+        set.settle();
+        assert!(set.is_over(1, wait.as_ref()));
+        assert_eq!(set.memory[2].0.borrow()[..2], [5, 6]);
+    });
 }
 
 #[test]
 fn what_was_locked_directly_before_an_image_is_given_back_by_message() {
-    let mut set = Set::new(2);
-    set.lock(0, 1, true);
-    let area = set.areas[1].area();
-    set.machines[1].close_area(&set.group.lock(|| ()), &area);
-    let image = set.machines[1].clone();
-    // The other goes on.
-    let wait = set.unlock(0, 1);
-    assert!(!set.is_over(0, &wait));
-    set.settle();
-    assert!(set.is_over(0, &wait));
-    // In the image it is locked, and one operation is known to have been applied.
-    let mut again = image;
-    let run = |first| rustbtl_rma::direct::DirectRun {
-        first,
-        applied: Applied { window: WINDOW, source: rank(0), count: 2, tick: Tick(1) },
-    };
-    assert!(again.begin_replay([Past::Direct(run(2))]).is_err(), "one is missing");
-    assert!(again.begin_replay([Past::Direct(run(0))]).is_ok());
-    assert!(!again.is_record_applied(), "the second of the two");
-    assert!(again.free(WINDOW).is_err(), "it is locked");
+    both(2, |set| {
+        set.lock(0, 1, true);
+        let area = set.areas[1].area();
+        set.machines[1].close_area(&set.group.lock(|| ()), &area);
+        let image = set.machines[1].clone();
+        // The other goes on.
+        let wait = set.unlock(0, 1);
+        assert!(!set.is_over(0, wait.as_ref()));
+        set.settle();
+        assert!(set.is_over(0, wait.as_ref()));
+        // In the image it is locked, and one operation is known to have been applied.
+        let mut again = image;
+        let run = |first| rustbtl_rma::direct::DirectRun {
+            first,
+            applied: Applied { window: WINDOW, source: rank(0), count: 2, tick: Tick(1) },
+        };
+        assert!(again.begin_replay([Past::Direct(run(2))]).is_err(), "one is missing");
+        assert!(again.begin_replay([Past::Direct(run(0))]).is_ok());
+        assert!(!again.is_record_applied(), "the second of the two");
+        assert!(again.free(WINDOW).is_err(), "it is locked");
+    });
 }
 
 #[test]
 fn an_epoch_that_is_not_exposed_yet_is_reached_by_message() {
-    let mut set = Set::new(2);
-    let first = FenceAssert { no_precede: true, no_succeed: false };
-    assert_eq!(set.machines[0].fence(WINDOW, first), Ok(FenceStep::Over));
-    let awaits = |set: &mut Set| {
-        set.beside(0, |machine, reach| machine.awaits_exposure(reach, WINDOW, rank(1)))
-    };
-    assert!(awaits(&mut set));
-    assert_eq!(set.machines[1].fence(WINDOW, first), Ok(FenceStep::Over));
-    assert!(awaits(&mut set), "it has not said so");
-    set.put(0, 1, 0, &[1]);
-    set.machines[0].send_batches();
-    set.settle();
-    assert_eq!((set.messages, set.memory[1].0.borrow()[0]), (1, 1));
-    // To where a message has gone others follow, until the epoch ends.
-    let area = set.areas[1].area();
-    set.machines[1].publish_exposure(WINDOW, &area);
-    assert!(!awaits(&mut set));
-    set.put(0, 1, 1, &[2]);
-    set.machines[0].send_batches();
-    assert_eq!(set.memory[1].0.borrow()[1], 0);
-    set.settle();
-    assert_eq!((set.messages, set.memory[1].0.borrow()[1]), (2, 2));
-    // In the other direction all is known. Puts of a fence are not recorded.
-    let area = set.areas[0].area();
-    set.machines[0].publish_exposure(WINDOW, &area);
-    set.put(1, 0, 0, &[9]);
-    assert_eq!((set.messages, set.memory[0].0.borrow()[0], set.group.is_open()), (2, 9, false));
+    both(2, |set| {
+        let first = FenceAssert { no_precede: true, no_succeed: false };
+        assert_eq!(set.machines[0].fence(WINDOW, first), Ok(FenceStep::Over));
+        let awaits = |set: &mut Set| {
+            set.beside(0, |machine, reach| machine.awaits_exposure(reach, WINDOW, rank(1)))
+        };
+        assert!(awaits(set));
+        assert_eq!(set.machines[1].fence(WINDOW, first), Ok(FenceStep::Over));
+        assert!(awaits(set), "it has not said so");
+        set.put(0, 1, 0, &[1]);
+        set.machines[0].send_batches();
+        set.settle();
+        assert_eq!((set.messages, set.memory[1].0.borrow()[0]), (1, 1));
+        // To where a message has gone others follow, until the epoch ends.
+        let area = set.areas[1].area();
+        set.machines[1].publish_exposure(WINDOW, &area);
+        assert!(!awaits(set));
+        set.put(0, 1, 1, &[2]);
+        set.machines[0].send_batches();
+        assert_eq!(set.memory[1].0.borrow()[1], 0);
+        set.settle();
+        assert_eq!((set.messages, set.memory[1].0.borrow()[1]), (2, 2));
+        // In the other direction all is known. Puts of a fence are not recorded.
+        let area = set.areas[0].area();
+        set.machines[0].publish_exposure(WINDOW, &area);
+        set.put(1, 0, 0, &[9]);
+        assert_eq!((set.messages, set.memory[0].0.borrow()[0], set.group.is_open()), (2, 9, false));
+    });
 }
 
 #[test]
 fn who_polls_its_memory_is_written_to_by_message_and_read_directly() {
+    both(2, |set| {
+        set.lock(0, 1, false);
+        set.put(0, 1, 0, &[1]);
+        assert_eq!(set.messages, 0);
+        // It was written to at this very tick: whether the program has seen it is not known.
+        let area = set.areas[1].area();
+        assert!(!set.machines[1].polls(&set.group.lock(|| ()), &area));
+        set.act(1);
+        let area = set.areas[1].area();
+        assert!(set.machines[1].polls(&set.group.lock(|| ()), &area), "it is known by now");
+        set.put(0, 1, 1, &[2]);
+        set.machines[0].send_batches();
+        set.carry_out(0);
+        assert_eq!((set.messages, set.memory[1].0.borrow()[1]), (1, 0), "in a call of its program");
+        set.settle();
+        assert_eq!(set.memory[1].0.borrow()[1], 2);
+        let wait = set.machines[0].flush(WINDOW, None).expect("passive");
+        set.settle();
+        assert!(set.is_over(0, Some(&wait)));
+        let messages = set.messages;
+        assert_eq!((set.get(0, 1, 1, 1), set.messages), (Some(vec![2]), messages));
+        // The other way nobody has polled, and nothing was written before it did.
+        let area = set.areas[0].area();
+        assert!(set.machines[0].polls(&set.group.lock(|| ()), &area));
+    });
+}
+
+#[test]
+fn who_has_written_to_one_that_has_begun_to_poll_meanwhile_is_known() {
     let mut set = Set::new(2);
     set.lock(0, 1, false);
     set.put(0, 1, 0, &[1]);
-    assert_eq!(set.messages, 0);
-    // It was written to at this very tick: whether the program has seen it is not known.
-    let area = set.areas[1].area();
-    assert!(!set.machines[1].polls(&area));
-    set.act(1);
-    let area = set.areas[1].area();
-    assert!(set.machines[1].polls(&area), "it is known by now");
-    set.put(0, 1, 1, &[2]);
-    set.machines[0].send_batches();
-    set.carry_out(0);
-    assert_eq!((set.messages, set.memory[1].0.borrow()[1]), (1, 0), "in a call of its program");
-    set.settle();
-    assert_eq!(set.memory[1].0.borrow()[1], 2);
-    let wait = set.machines[0].flush(WINDOW, None).expect("passive");
-    set.settle();
-    assert!(set.is_over(0, &wait));
-    let messages = set.messages;
-    assert_eq!((set.get(0, 1, 1, 1), set.messages), (Some(vec![2]), messages));
-    // The other way nobody has polled, and nothing was written before it did.
-    let area = set.areas[0].area();
-    assert!(set.machines[0].polls(&area));
+    assert!(!set.machines[0].take_wrote_late());
+    set.polls_meanwhile = true;
+    set.get(0, 1, 0, 1);
+    assert!(!set.machines[0].take_wrote_late(), "nothing was written");
+    set.machines[1].update_accepts(&set.areas[1].area());
+    set.put(0, 1, 0, &[2]);
+    assert!(set.machines[0].take_wrote_late());
+    assert!(!set.machines[0].take_wrote_late(), "once");
+    set.put(0, 1, 0, &[3]);
+    assert!(!set.machines[0].take_wrote_late(), "by message");
+}
+
+#[test]
+fn the_short_way_leads_nowhere_without_an_epoch_or_out_of_a_window() {
+    both(2, |set| {
+        let refused = |set: &mut Set, at: i64| {
+            let tick = set.machines[0].tick();
+            assert!(!set.quick_access(0, 1, at, Quick::Put(&[1; 4])));
+            assert!(!set.quick_access(0, 2, at, Quick::Put(&[1; 4])), "no rank");
+            assert_eq!(set.machines[0].tick(), tick, "nothing was counted");
+            let layout = Layout::bytes(4);
+            set.beside(0, |machine, reach| {
+                machine.access(reach, WINDOW, rank(1), at, &layout, Kind::Put, &[1; 4])
+            })
+        };
+        assert_eq!(refused(set, 0), Err(RmaError::Sync));
+        for _ in 0..2 {
+            set.lock(0, 1, false);
+            set.put(0, 1, 60, &[1; 4]);
+            for outside in [61, -1, i64::MAX, i64::MIN] {
+                assert_eq!(refused(set, outside), Err(RmaError::Range));
+            }
+            set.unlock(0, 1);
+            assert_eq!(refused(set, 0), Err(RmaError::Sync));
+            let flushed = set.quickly(0, |rma, _| rma.quick_flush(WINDOW, Some(rank(1))));
+            assert!(!flushed, "no epoch");
+        }
+        assert_eq!(set.messages, 0);
+    });
 }
 
 #[test]
 fn who_sees_what_somebody_has_stored_has_seen_what_is_not_recorded() {
-    let mut set = Set::new(2);
-    let store = |set: &Set, value| set.memory[1].0.borrow_mut()[0] = value;
-    set.lock(0, 1, false);
-    for value in [0, 0, 0] {
-        assert_eq!(set.get(0, 1, 0, 1), Some(vec![value]));
-    }
-    assert!(!set.machines[0].take_saw_a_store(), "nothing has changed");
-    set.put(0, 1, 0, &[4]);
-    set.get(0, 1, 0, 1);
-    assert!(!set.machines[0].take_saw_a_store(), "it was written by MPI");
-    store(&set, 5);
-    set.machines[0].action();
-    set.get(0, 1, 0, 1);
-    assert!(!set.machines[0].take_saw_a_store(), "it may have been told");
-    store(&set, 6);
-    set.get(0, 1, 0, 1);
-    assert!(set.machines[0].take_saw_a_store());
-    assert!(!set.machines[0].take_saw_a_store(), "once");
-    store(&set, 7);
-    set.get(0, 1, 1, 1);
-    set.get(0, 1, 0, 1);
-    assert!(!set.machines[0].take_saw_a_store(), "another place came between");
+    both(2, |set| {
+        let store = |set: &Set, value| set.memory[1].0.borrow_mut()[0] = value;
+        set.lock(0, 1, false);
+        for value in [0, 0, 0] {
+            assert_eq!(set.get(0, 1, 0, 1), Some(vec![value]));
+        }
+        assert!(!set.machines[0].take_saw_a_store(), "nothing has changed");
+        set.put(0, 1, 0, &[4]);
+        set.get(0, 1, 0, 1);
+        assert!(!set.machines[0].take_saw_a_store(), "it was written by MPI");
+        store(set, 5);
+        set.machines[0].action();
+        set.get(0, 1, 0, 1);
+        assert!(!set.machines[0].take_saw_a_store(), "it may have been told");
+        store(set, 6);
+        set.get(0, 1, 0, 1);
+        assert!(set.machines[0].take_saw_a_store());
+        assert!(!set.machines[0].take_saw_a_store(), "once");
+        store(set, 7);
+        set.get(0, 1, 1, 1);
+        set.get(0, 1, 0, 1);
+        assert!(!set.machines[0].take_saw_a_store(), "another place came between");
+    });
 }
 
 #[test]
 fn in_a_replay_everything_goes_by_messages() {
-    let mut set = Set::new(2);
-    set.lock(0, 1, false);
-    set.machines[1].begin_replay([]).expect("nothing is missing");
-    let area = set.areas[1].area();
-    set.machines[1].update_accepts(&area);
-    assert_eq!(set.get(0, 1, 0, 1), None);
-    set.machines[0].send_batches();
-    set.settle();
-    assert_eq!(set.machines[1].kept().0, 1, "it is not recorded: withheld");
-    assert!(set.machines[1].end_replay());
-    let area = set.areas[1].area();
-    set.machines[1].update_accepts(&area);
-    set.settle();
-    assert_eq!(set.machines[1].kept().0, 0);
-    assert_eq!(set.get(0, 1, 0, 1), Some(vec![0]));
-    // The other one's own replay counts, too.
-    set.machines[0].begin_replay([]).expect("nothing is missing");
-    assert_eq!(set.get(0, 1, 0, 1), None);
+    both(2, |set| {
+        set.lock(0, 1, false);
+        set.machines[1].begin_replay([]).expect("nothing is missing");
+        let area = set.areas[1].area();
+        set.machines[1].update_accepts(&area);
+        assert_eq!(set.get(0, 1, 0, 1), None);
+        set.machines[0].send_batches();
+        set.settle();
+        assert_eq!(set.machines[1].kept().0, 1, "it is not recorded: withheld");
+        assert!(set.machines[1].end_replay());
+        let area = set.areas[1].area();
+        set.machines[1].update_accepts(&area);
+        set.settle();
+        assert_eq!(set.machines[1].kept().0, 0);
+        assert_eq!(set.get(0, 1, 0, 1), Some(vec![0]));
+        // The other one's own replay counts, too.
+        set.machines[0].begin_replay([]).expect("nothing is missing");
+        assert_eq!(set.get(0, 1, 0, 1), None);
+    });
 }

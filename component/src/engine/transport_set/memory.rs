@@ -63,10 +63,12 @@ impl SetMemory for TransportSet {
         self.node.as_ref().map(|node| node.slots(rank))
     }
 
+    #[inline(always)]
     fn window_group(&self, rank: usize) -> Option<&SetGroup> {
         self.node.as_ref().map(|node| node.window_group(rank))
     }
 
+    #[inline(always)]
     fn window_area(&self, rank: usize) -> Option<TargetArea<'_>> {
         self.node.as_ref().map(|node| node.window_area(rank))
     }

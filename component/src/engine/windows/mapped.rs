@@ -8,7 +8,9 @@
 
 use crate::os::OsError;
 use crate::os::mapping::{SealedError, SharedMemory};
+use core::cell::Cell;
 use core::ops::Range;
+use core::ptr::null;
 use rustbtl_fragments::ids::{ContextId, PeerId};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -78,6 +80,18 @@ pub struct MappedMemory {
     peers: BTreeMap<(ContextId, PeerId), OfPeer>,
     /// The present mark of all own memory; 0: none was given yet.
     mark: u64,
+    /// Changes with `peers`.
+    generation: u64,
+}
+
+/// What was found of a neighbour last.
+#[derive(Clone, Copy, Debug)]
+pub struct LastMapped {
+    window: ContextId,
+    generation: u64,
+    /// Null: it needs none.
+    mark_at: *const u64,
+    delta: u64,
 }
 
 impl MappedMemory {
@@ -130,6 +144,7 @@ impl MappedMemory {
         let memory = SharedMemory::of_process(pid, offer.descriptor, all_bytes(bytes))?;
         let delta = (memory.start().as_ptr().addr() as u64).wrapping_sub(base);
         let memory = Some(Marked { memory, bytes });
+        self.generation += 1;
         self.peers.insert((window, rank), OfPeer { memory, delta });
         Ok(())
     }
@@ -137,6 +152,7 @@ impl MappedMemory {
     /// The program has mapped a neighbour's memory of a window, which has it at `base`.
     pub fn is_at(&mut self, of: (ContextId, PeerId), here: u64, base: u64) {
         let delta = here.wrapping_sub(base);
+        self.generation += 1;
         self.peers.insert(of, OfPeer { memory: None, delta });
     }
 
@@ -149,8 +165,44 @@ impl MappedMemory {
         is_same.then_some(found.delta)
     }
 
+    /// The same; `last` remembers what was found.
+    #[inline(always)]
+    pub fn delta_again(
+        &self,
+        of: (ContextId, PeerId),
+        mark: u64,
+        last: &Cell<Option<LastMapped>>,
+    ) -> Option<u64> {
+        match last.get() {
+            Some(LastMapped { window, generation, mark_at, delta })
+                if window == of.0 && generation == self.generation =>
+            {
+                // SAFETY: as `Marked::mark`: it is mapped as long as `peers` is not changed.
+                let is_same = || mark != 0 && unsafe { mark_at.read_volatile() } == mark;
+                (mark_at.is_null() || is_same()).then_some(delta)
+            }
+            _ => self.find_delta(of, mark, last),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_delta(
+        &self,
+        of: (ContextId, PeerId),
+        mark: u64,
+        last: &Cell<Option<LastMapped>>,
+    ) -> Option<u64> {
+        let found = self.peers.get(&of)?;
+        let mark_at = found.memory.as_ref().map_or(null(), |memory| memory.mark_at().cast_const());
+        let (window, generation, delta) = (of.0, self.generation, found.delta);
+        last.set(Some(LastMapped { window, generation, mark_at, delta }));
+        self.delta(of, mark)
+    }
+
     /// A window is freed.
     pub fn unmap(&mut self, window: ContextId) {
+        self.generation += 1;
         self.peers.retain(|(of, _), _| *of != window);
     }
 
@@ -160,6 +212,7 @@ impl MappedMemory {
         for own in self.own.values_mut() {
             core::mem::forget(own.file.take());
         }
+        self.generation += 1;
         self.peers.retain(|(_, rank), _| is_neighbour(*rank));
         self.mark = 0;
         let mark = self.mark();
@@ -199,6 +252,15 @@ mod tests {
         // SAFETY: the same.
         assert_eq!(unsafe { start.wrapping_add(4999).read() }, 77);
         assert_eq!((other.delta(OF, mark + 2), other.delta(OF, 0)), (None, None));
+        let last = Cell::new(None);
+        let again = |other: &MappedMemory, mark| {
+            let found = other.delta_again(OF, mark, &last);
+            assert_eq!(found, other.delta(OF, mark), "{last:?}");
+            found
+        };
+        for mark in [mark, mark + 2, mark, 0] {
+            again(&other, mark);
+        }
         assert_eq!(
             other.elsewhere().iter().map(ExactSizeIterator::len).collect::<Vec<_>>(),
             [12288]
@@ -210,9 +272,10 @@ mod tests {
         drop(unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(closes) });
         assert_eq!((owner.offer(base), owner.descriptors().count()), (None, 0));
         assert_eq!(other.delta(OF, mark), None);
-        assert!(other.delta(OF, owner.mark()).is_some(), "it is the same memory still");
+        assert_eq!(again(&other, mark), None);
+        assert!(again(&other, owner.mark()).is_some(), "it is the same memory still");
         other.restored(|_| false);
-        assert_eq!(other.delta(OF, owner.mark()), None);
+        assert_eq!(again(&other, owner.mark()), None);
     }
 
     #[test]
@@ -229,9 +292,14 @@ mod tests {
             assert!(other.map(OF, me, wrong, 0).is_err(), "{wrong:?}");
         }
         other.is_at(OF, 1000, 400);
-        assert_eq!(other.delta(OF, 0), Some(600));
+        let last = Cell::new(None);
+        for _ in 0..2 {
+            assert_eq!(other.delta_again(OF, 0, &last), Some(600));
+        }
+        other.is_at(OF, 1000, 500);
+        assert_eq!(other.delta_again(OF, 0, &last), Some(500));
         other.unmap(OF.0);
-        assert_eq!(other.delta(OF, 0), None);
+        assert_eq!((other.delta(OF, 0), other.delta_again(OF, 0, &last)), (None, None));
         owner.drop_own(start);
         assert_eq!(owner.offer(start as u64), None);
     }

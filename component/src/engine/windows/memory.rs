@@ -25,15 +25,46 @@ impl Memory for ProcessMemory {
     }
 }
 
+/// Memory of a neighbour that is mapped here, so far from where its owner has it; 0: the own.
+#[derive(Debug)]
+pub struct MappedHere(pub u64);
+
+impl Memory for MappedHere {
+    #[inline]
+    fn read(&self, address: u64, into: &mut [u8]) {
+        let from = address.wrapping_add(self.0) as *const u8;
+        match <&mut [u8; 8]>::try_from(&mut *into) {
+            // A word as one, if it is aligned: as programs expect who look at flags.
+            // SAFETY: as `ProcessMemory`.
+            Ok(word) => *word = unsafe { from.cast::<u64>().read_unaligned() }.to_ne_bytes(),
+            // SAFETY: as `ProcessMemory`.
+            Err(_) => unsafe {
+                core::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len());
+            },
+        }
+    }
+
+    #[inline]
+    fn write(&mut self, address: u64, from: &[u8]) {
+        let into = address.wrapping_add(self.0) as *mut u8;
+        match <[u8; 8]>::try_from(from) {
+            // SAFETY: as `ProcessMemory`.
+            Ok(word) => unsafe { into.cast::<u64>().write_unaligned(u64::from_ne_bytes(word)) },
+            // SAFETY: as `ProcessMemory`.
+            Err(_) => unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) },
+        }
+    }
+}
+
 /// Memory of a neighbour, or the own. The machine has checked addresses against the window's
 /// memory, as its owner has published it.
-pub enum PeerMemory {
+pub enum PeerMemory<'a> {
     /// Of this process.
     Own,
     /// It is mapped here, so far from where its owner has it.
     Mapped(u64),
     /// It is the memory of the process with this id.
-    Of(i32, Glue),
+    Of(i32, &'a Glue),
 }
 
 /// Without the access nothing can go on. A neighbour that has ended takes this process with it: all
@@ -46,7 +77,7 @@ fn failed(glue: &Glue, error: &OsError) -> ! {
     glue.fatal("window-memory", &[&error.to_string()])
 }
 
-impl Memory for PeerMemory {
+impl Memory for PeerMemory<'_> {
     fn read(&self, address: u64, into: &mut [u8]) {
         let (pid, glue) = match self {
             Self::Own => return ProcessMemory.read(address, into),

@@ -11,8 +11,8 @@ use crate::engine::driver_state::Driver;
 use crate::engine::host::EngineHost;
 use crate::engine::recording::flush;
 use crate::engine::transport_set::TransportSet;
-use crate::engine::windows::mapped::{MappedMemory, Offer};
-use crate::engine::windows::memory::PeerMemory;
+use crate::engine::windows::mapped::{LastMapped, MappedMemory, Offer};
+use crate::engine::windows::memory::{MappedHere, PeerMemory};
 use crate::ffi::table::Glue;
 use crate::os::yield_now;
 use crate::sync::checkpoint_signals::mark_not_replayable;
@@ -53,6 +53,20 @@ struct Neighbour {
     /// Rank in the world, for determinants.
     rank: PeerId,
     process: Cell<Process>,
+    /// Its memory.
+    last_mapped: Cell<Option<LastMapped>>,
+}
+
+impl Neighbour {
+    /// Ask again which process it is, and if its memory can be accessed.
+    #[cold]
+    #[inline(never)]
+    fn ask(&self, index: usize, transports: &TransportSet) -> bool {
+        if let Some(found) = transports.accessible(index) {
+            self.process.set(found.map_or(Process::None, Process::Other));
+        }
+        matches!(self.process.get(), Process::Other(_))
+    }
 }
 
 /// See the module's documentation. By local index.
@@ -65,6 +79,7 @@ pub struct Neighbours {
 }
 
 impl Neighbours {
+    #[inline]
     pub(crate) fn group<'a>(&self, transports: &'a TransportSet) -> Option<&'a SetGroup> {
         transports.window_group(self.first)
     }
@@ -87,14 +102,14 @@ impl Neighbours {
         group.into_iter().filter_map(named).collect()
     }
 
+    #[inline]
     fn is_accessible(&self, index: usize, transports: &TransportSet) -> bool {
         let Some(neighbour) = self.all.get(index) else { return false };
-        if let Process::Unknown = neighbour.process.get()
-            && let Some(found) = transports.accessible(index)
-        {
-            neighbour.process.set(found.map_or(Process::None, Process::Other));
+        match neighbour.process.get() {
+            Process::Myself | Process::Other(_) => true,
+            Process::None => false,
+            Process::Unknown => neighbour.ask(index, transports),
         }
-        matches!(neighbour.process.get(), Process::Myself | Process::Other(_))
     }
 }
 
@@ -105,24 +120,25 @@ pub(crate) struct Reach<'a> {
     mapped: &'a MappedMemory,
     record: &'a mut RecorderState,
     own: PeerId,
-    memory: PeerMemory,
-    glue: Glue,
+    memory: PeerMemory<'a>,
+    glue: &'a Glue,
 }
 
 impl<'a> Neighbourhood<'a> for Reach<'a> {
-    type Memory = PeerMemory;
+    type Memory = PeerMemory<'a>;
+    type Here = MappedHere;
 
-    #[inline]
+    #[inline(always)]
     fn me(&self) -> usize {
         self.neighbours.me
     }
 
-    #[inline]
+    #[inline(always)]
     fn group(&self) -> Option<&'a SetGroup> {
         self.neighbours.group(self.transports)
     }
 
-    #[inline]
+    #[inline(always)]
     fn area(&self, neighbour: usize) -> Option<TargetArea<'a>> {
         let accessible = self.neighbours.is_accessible(neighbour, self.transports);
         if accessible { self.transports.window_area(neighbour) } else { None }
@@ -133,9 +149,9 @@ impl<'a> Neighbourhood<'a> for Reach<'a> {
         &mut self,
         neighbour: usize,
         (window, entry): (ContextId, EntryRef<'a>),
-    ) -> &mut PeerMemory {
+    ) -> &mut PeerMemory<'a> {
         self.memory = match self.neighbours.all.get(neighbour) {
-            Some(Neighbour { process, rank }) => match process.get() {
+            Some(Neighbour { process, rank, .. }) => match process.get() {
                 Process::Other(pid) => match self.mapped.delta((window, *rank), entry.mark()) {
                     Some(delta) => PeerMemory::Mapped(delta),
                     None => PeerMemory::Of(pid, self.glue),
@@ -147,6 +163,23 @@ impl<'a> Neighbourhood<'a> for Reach<'a> {
         &mut self.memory
     }
 
+    #[inline(always)]
+    fn here(
+        &self,
+        neighbour: usize,
+        (window, entry): (ContextId, EntryRef<'a>),
+    ) -> Option<MappedHere> {
+        let Neighbour { process, rank, last_mapped } = self.neighbours.all.get(neighbour)?;
+        match process.get() {
+            Process::Myself => Some(MappedHere(0)),
+            Process::Other(_) => {
+                let (of, mark) = ((window, *rank), entry.mark());
+                self.mapped.delta_again(of, mark, last_mapped).map(MappedHere)
+            }
+            Process::Unknown | Process::None => None,
+        }
+    }
+
     #[inline]
     fn is_quicker(
         &self,
@@ -154,7 +187,7 @@ impl<'a> Neighbourhood<'a> for Reach<'a> {
         (window, entry): (ContextId, EntryRef<'a>),
         bytes: u64,
     ) -> bool {
-        let Some(Neighbour { process, rank }) = self.neighbours.all.get(neighbour) else {
+        let Some(Neighbour { process, rank, .. }) = self.neighbours.all.get(neighbour) else {
             return false;
         };
         matches!(process.get(), Process::Myself)
@@ -175,7 +208,7 @@ impl<'a> Neighbourhood<'a> for Reach<'a> {
 
 impl EngineHost {
     /// Call the machine, beside the neighbours where there are any.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn beside<T>(
         &mut self,
         near: impl FnOnce(&mut Rma, &mut Reach<'_>) -> T,
@@ -187,7 +220,7 @@ impl EngineHost {
         match &windows.neighbours {
             None => far(&mut windows.rma),
             Some(neighbours) => {
-                let (memory, glue) = (PeerMemory::Own, *glue);
+                let memory = PeerMemory::Own;
                 let mut reach = Reach { neighbours, transports, mapped, record, own, memory, glue };
                 near(&mut windows.rma, &mut reach)
             }
@@ -199,7 +232,7 @@ impl EngineHost {
     }
 
     /// The machine has counted an action of the program: neighbours see it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn publish_tick(&self) {
         if let Some(neighbours) = &self.windows.neighbours
             && let Some(area) = self.transports.window_area(neighbours.me)
@@ -246,19 +279,30 @@ impl EngineHost {
     /// looking at its memory again and again.
     pub(crate) fn polls(&mut self) {
         let Self { windows, transports, .. } = self;
-        if let Some(neighbours) = &windows.neighbours
-            && let Some(area) = transports.window_area(neighbours.me)
-            && !windows.rma.polls(&area)
+        if !windows.rma.has_polled()
+            && let Some(neighbours) = &windows.neighbours
+            && let Some((group, area)) = neighbours.own_area(transports)
+            && !windows.rma.polls(&group.lock(yield_now), &area)
         {
             mark_not_replayable(POLLS, ReplayBlocker::Set);
         }
     }
 
     /// After accesses.
+    #[inline(always)]
     pub(crate) fn look_for_races(&mut self) {
         if self.windows.rma.take_saw_a_store() {
             mark_not_replayable(SAW_A_STORE, ReplayBlocker::Set);
         }
+        if self.windows.rma.take_wrote_late() {
+            mark_not_replayable(POLLS, ReplayBlocker::Set);
+        }
+    }
+
+    /// The short way of the machine, if there are neighbours.
+    #[inline(always)]
+    pub(crate) fn quickly(&mut self, call: impl FnOnce(&mut Rma, &mut Reach<'_>) -> bool) -> bool {
+        self.beside(call, |_| false)
     }
 }
 
@@ -287,6 +331,7 @@ impl Driver {
                 Some(_) if index == me_at => Process::Myself,
                 Some(_) => Process::Unknown,
             }),
+            last_mapped: Cell::new(None),
         };
         let all = of_set.into_iter().enumerate().map(neighbour).collect();
         Some(Neighbours { me: me_at, first, all })
@@ -356,7 +401,7 @@ impl Driver {
             if !neighbours.is_accessible(number, transports) {
                 continue;
             }
-            let Neighbour { rank: of, process } = &neighbours.all[number];
+            let Neighbour { rank: of, process, .. } = &neighbours.all[number];
             let Some(area) = transports.window_area(number) else { continue };
             let Some(entry) = area.find(window).and_then(|at| area.entry(at)) else { continue };
             let here = shared.and_then(|shared| shared.get(rank)).filter(|at| !at.is_null());

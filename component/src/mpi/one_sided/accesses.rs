@@ -1,18 +1,19 @@
 //! Put, get, accumulates, compare and swap.
 
 use crate::engine::driver_state::Driver;
+use crate::engine::host::EngineHost;
 use crate::engine::shared::shared;
 use crate::engine::windows::neighbours::Reach;
 use crate::engine::windows::{FetchedInto, ResultBuffer};
 use crate::ffi::operation::Op as Pending;
 use crate::ffi::table::{Access, FAILED, Operation, Row};
 use crate::mpi::one_sided::layouts::layouts_of;
-use crate::mpi::one_sided::{access, code};
+use crate::mpi::one_sided::{access, code, quickly};
 use rustbtl_fragments::ids::{CommRank, ContextId};
 use rustbtl_rma::arithmetic::Op;
 use rustbtl_rma::error::RmaError;
 use rustbtl_rma::layout::Layout;
-use rustbtl_rma::machine::{Kind, Nobody, Rma};
+use rustbtl_rma::machine::{Kind, Nobody, QUICK_BYTES_MAX, Quick, Rma};
 use rustbtl_rma::primitive::Primitive;
 
 const PUT: u32 = 1;
@@ -60,8 +61,152 @@ pub unsafe extern "C" fn rustbtl_window_access(of: *const Access) -> i32 {
         Ok(layouts) => layouts,
         Err(error) => return code(Err(error)),
     };
+    access_by(of, &layouts, data, result)
+}
+
+/// The long way.
+fn access_by(of: &Access, layouts: &[Layout], data: &[u8], result: Option<ResultBuffer>) -> i32 {
     await_exposure(ContextId(of.window), CommRank(of.target));
-    access(|driver| code(issue(driver, of, &layouts, data, result)))
+    access(|driver| code(issue(driver, of, layouts, data, result)))
+}
+
+/// The same of `count` elements of a primitive in a row, at the origin as well; nobody waits for it
+/// by a request. `how`: the kind of access, the operation (from bit 8 on) and the primitive (from
+/// bit 16 on).
+///
+/// # Safety
+/// `data` is null, where nothing is sent, or readable for the elements; `result` is null, or stays
+/// writable for them until the next synchronization.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_window_access_row(
+    window: u32,
+    target: u32,
+    displacement: i64,
+    how: u32,
+    count: u64,
+    data: *const u8,
+    result: *mut u8,
+) -> i32 {
+    let shared = shared();
+    let mut driver = shared.enter();
+    let of = (ContextId(window), CommRank(target), displacement);
+    // SAFETY: the caller's promise.
+    let done = driver.is_plain()
+        && unsafe { access_quickly(&mut driver.host, of, how, count, data, result) };
+    shared.deliver(driver);
+    if done {
+        return 0;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { access_row(of, how, count, data, result) }
+}
+
+/// The long way.
+///
+/// # Safety
+/// As [`rustbtl_window_access_row`].
+#[inline(never)]
+unsafe fn access_row(
+    (window, target, displacement): (ContextId, CommRank, i64),
+    how: u32,
+    count: u64,
+    data: *const u8,
+    result: *mut u8,
+) -> i32 {
+    let [kind, op, primitive, _] = how.to_le_bytes();
+    let Some(primitive) = Primitive::from_code(primitive) else { return code(Err(RmaError::Type)) };
+    let Some(bytes) = count.checked_mul(primitive.size() as u64) else {
+        return code(Err(RmaError::Type));
+    };
+    // SAFETY: the caller's promise.
+    let data = unsafe { data_of(data, bytes) };
+    let access = Access {
+        displacement,
+        window: window.0,
+        target: target.0,
+        kind: kind.into(),
+        op: op.into(),
+        count,
+        primitive: primitive as u32,
+        ..Access::default()
+    };
+    let result = (!result.is_null()).then_some(ResultBuffer::Memory(result));
+    access_by(&access, &[Layout::Contiguous { primitive, count }], data, result)
+}
+
+/// # Safety
+/// Null, or readable for so many bytes.
+#[inline(always)]
+unsafe fn data_of<'a>(data: *const u8, bytes: u64) -> &'a [u8] {
+    match data.is_null() {
+        true => &[],
+        // SAFETY: the caller's promise.
+        false => unsafe { core::slice::from_raw_parts(data, bytes as usize) },
+    }
+}
+
+/// The short way.
+///
+/// # Safety
+/// As [`rustbtl_window_access_row`].
+#[inline(always)]
+unsafe fn access_quickly(
+    host: &mut EngineHost,
+    of: (ContextId, CommRank, i64),
+    how: u32,
+    count: u64,
+    data: *const u8,
+    result: *mut u8,
+) -> bool {
+    let [kind, op, primitive, _] = how.to_le_bytes();
+    let Some(primitive) = Primitive::from_code(primitive) else { return false };
+    let Ok(count) = u32::try_from(count) else { return false };
+    let bytes = u64::from(count) * primitive.size() as u64;
+    // SAFETY: the caller's promise.
+    let data = unsafe { data_of(data, bytes) };
+    let done = match u32::from(kind) {
+        PUT => {
+            let quick = Quick::Put(data);
+            host.quickly(|rma, reach| rma.quick_access(reach, of, primitive, quick))
+        }
+        GET => {
+            // SAFETY: the caller's promise; a get has nothing but a result.
+            let into = unsafe { core::slice::from_raw_parts_mut(result, bytes as usize) };
+            let quick = Quick::Get(into);
+            host.quickly(|rma, reach| rma.quick_access(reach, of, primitive, quick))
+        }
+        // SAFETY: the caller's promise.
+        _ => unsafe { combine_quickly(host, of, primitive, op, data, result) },
+    };
+    if done {
+        host.look_for_races();
+    }
+    done
+}
+
+/// # Safety
+/// As [`rustbtl_window_access_row`].
+#[inline(never)]
+unsafe fn combine_quickly(
+    host: &mut EngineHost,
+    of: (ContextId, CommRank, i64),
+    primitive: Primitive,
+    op: u8,
+    data: &[u8],
+    result: *mut u8,
+) -> bool {
+    // The program's buffers may be one.
+    let mut found = [0; QUICK_BYTES_MAX];
+    let (Some(op), Some(found)) = (Op::from_code(op), found.get_mut(..data.len())) else {
+        return false;
+    };
+    let quick = Quick::Combine { op, data, found: Some(&mut *found) };
+    let done = host.quickly(|rma, reach| rma.quick_access(reach, of, primitive, quick));
+    if done && !result.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { core::ptr::copy_nonoverlapping(found.as_ptr(), result, found.len()) };
+    }
+    done
 }
 
 /// A neighbour that has not left its fence yet, or not posted, most often does so within a moment:
@@ -160,6 +305,19 @@ pub unsafe extern "C" fn rustbtl_window_compare_and_swap(
     // SAFETY: the caller's promise.
     let new = unsafe { core::slice::from_raw_parts(new, primitive.size()) };
     let (window, target) = (ContextId(window), CommRank(target));
+    let mut found = [0; QUICK_BYTES_MAX];
+    if let Some(found) = found.get_mut(..primitive.size())
+        && quickly(|host| {
+            let found = &mut *found;
+            let quick = Quick::Swap { compare, new, found };
+            let of = (window, target, displacement);
+            host.quickly(|rma, reach| rma.quick_access(reach, of, primitive, quick))
+        })
+    {
+        // SAFETY: the caller's promise.
+        unsafe { core::ptr::copy_nonoverlapping(found.as_ptr(), result, found.len()) };
+        return 0;
+    }
     access(|driver| {
         let place = (window, target, displacement);
         let issued = driver.host.beside(

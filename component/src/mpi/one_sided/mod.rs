@@ -11,6 +11,7 @@ pub mod synchronize;
 pub mod windows;
 
 use crate::engine::driver_state::Driver;
+use crate::engine::host::EngineHost;
 use crate::engine::shared::shared;
 use crate::ffi::table::ANY;
 use rustbtl_fragments::ids::CommRank;
@@ -39,6 +40,17 @@ pub(crate) fn synchronize<T>(call: impl FnOnce(&mut Driver) -> T) -> T {
         driver.host.windows.rma.send_batches();
         result
     })
+}
+
+/// The short way of the machine, where nothing has to be heeded (`fragments/rma`'s
+/// `machine::quick`). False: it was not gone, and nothing was counted.
+#[inline(always)]
+pub(crate) fn quickly(call: impl FnOnce(&mut EngineHost) -> bool) -> bool {
+    let shared = shared();
+    let mut driver = shared.enter();
+    let done = driver.is_plain() && call(&mut driver.host);
+    shared.deliver(driver);
+    done
 }
 
 fn call_after<T>(act: impl FnOnce(&mut Driver), call: impl FnOnce(&mut Driver) -> T) -> T {

@@ -5,6 +5,7 @@ use crate::determinants::set_order::epoch;
 use crate::engine::driver_state::Driver;
 use crate::engine::host::EngineHost;
 use crate::engine::shared::shared;
+use crate::engine::windows::neighbours::Reach;
 use crate::mpi::one_sided::{access, call, code, ranks_of, synchronize};
 use crate::progress::wait::wait_until;
 use rustbtl_coordination::determinants::{CallKind, NondetCall, Outcome, ReplayDecision};
@@ -28,7 +29,22 @@ fn poll(driver: &mut Driver, wait: &Wait) -> Option<Result<(), RmaError>> {
 
 /// Of so many calls that have nothing to wait for one looks for others all the same: a program that
 /// polls, by operations that are done at once, must not keep them waiting.
-const LOOKS_EVERY: u32 = 8;
+const LOOKS_EVERY: u32 = 64;
+/// So many of them does one count that goes the long way.
+const LONG_CALL: u32 = 8;
+
+/// The short way of a synchronization, unless it is the one that looks for others.
+#[inline(always)]
+fn quickly(call: impl FnOnce(&mut EngineHost) -> bool) -> bool {
+    crate::mpi::one_sided::quickly(|host| {
+        let calls = host.windows.calls.wrapping_add(1);
+        let done = !calls.is_multiple_of(LOOKS_EVERY) && call(host);
+        if done {
+            host.windows.calls = calls;
+        }
+        done
+    })
+}
 
 /// What was begun, and its result if that is known at once.
 type Begun = Result<(Option<Result<(), RmaError>>, Wait), RmaError>;
@@ -52,8 +68,9 @@ fn synchronizes(begin: impl FnOnce(&mut EngineHost) -> Result<Wait, RmaError>) -
         let wait = begin(&mut driver.host);
         let windows = &mut driver.host.windows;
         windows.rma.send_batches();
-        windows.calls = windows.calls.wrapping_add(1);
-        let looks = windows.calls.is_multiple_of(LOOKS_EVERY);
+        let before = windows.calls / LOOKS_EVERY;
+        windows.calls = windows.calls.wrapping_add(LONG_CALL);
+        let looks = windows.calls / LOOKS_EVERY != before;
         let wait = wait?;
         Ok((if looks { None } else { poll(driver, &wait) }, wait))
     }))
@@ -240,6 +257,11 @@ pub extern "C" fn rustbtl_window_lock(
 ) -> i32 {
     let mode = lock_mode(no_check, granted);
     let (window, target, exclusive) = (ContextId(window), CommRank(target), exclusive != 0);
+    let lock_quickly =
+        |rma: &mut Rma, reach: &mut Reach<'_>| rma.quick_lock(reach, window, target, exclusive);
+    if mode != LockMode::NoCheck && quickly(|host| host.quickly(lock_quickly)) {
+        return 0;
+    }
     let lock = |host: &mut EngineHost| {
         host.beside(
             |rma, reach| rma.lock_beside(reach, window, target, exclusive, mode),
@@ -262,6 +284,9 @@ fn lock_mode(no_check: i32, granted: i32) -> LockMode {
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_window_unlock(window: u32, target: u32) -> i32 {
     let (window, target) = (ContextId(window), CommRank(target));
+    if quickly(|host| host.quickly(|rma, reach| rma.quick_unlock(reach, window, target))) {
+        return 0;
+    }
     synchronizes(|host| {
         host.beside(
             |rma, reach| rma.unlock_beside(reach, window, target),
@@ -291,16 +316,36 @@ fn target_of(target: i32) -> Option<CommRank> {
     (target != ALL).then_some(CommRank(target as u32))
 }
 
+/// A flush, if there is nothing to wait for.
+#[inline(always)]
+fn flush_quickly(window: ContextId, target: Option<CommRank>) -> bool {
+    quickly(|host| {
+        let done = host.windows.rma.quick_flush(window, target);
+        if done {
+            host.publish_tick();
+        }
+        done
+    })
+}
+
 /// MPI_Win_flush; `target` -1: MPI_Win_flush_all.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_window_flush(window: u32, target: i32) -> i32 {
-    wait_for(|rma| rma.flush(ContextId(window), target_of(target)))
+    let (window, target) = (ContextId(window), target_of(target));
+    if flush_quickly(window, target) {
+        return 0;
+    }
+    wait_for(|rma| rma.flush(window, target))
 }
 
 /// MPI_Win_flush_local; `target` -1: MPI_Win_flush_local_all.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_window_flush_local(window: u32, target: i32) -> i32 {
-    wait_for(|rma| rma.flush_local(ContextId(window), target_of(target)))
+    let (window, target) = (ContextId(window), target_of(target));
+    if flush_quickly(window, target) {
+        return 0;
+    }
+    wait_for(|rma| rma.flush_local(window, target))
 }
 
 /// MPI_Win_sync: one look at what others have sent. In a replay, until all is here that was here

@@ -169,10 +169,10 @@ impl Layout {
         ENTRIES * self.ranks
     }
 
-    const fn window_bytes(&self) -> usize {
-        let fixed = size_of::<SetGroup>() + size_of::<TargetLine>();
-        let entries = ENTRIES * size_of::<WindowEntry>();
-        (fixed + entries + self.window_cells() * size_of::<AtomicU64>()).next_multiple_of(PAGE)
+    /// What each rank shares of windows.
+    pub const fn window_bytes(&self) -> usize {
+        let cells = self.window_cells() * size_of::<AtomicU64>();
+        (Self::WINDOW_CELLS + cells).next_multiple_of(PAGE)
     }
 
     /// Offset of the `SetGroup` of the set whose first rank this is.
@@ -180,20 +180,12 @@ impl Layout {
         self.slots_at(self.ranks) + rank * self.window_bytes()
     }
 
-    /// Offset of a rank's `TargetLine`.
-    pub const fn window_line_at(&self, rank: usize) -> usize {
-        self.window_group_at(rank) + size_of::<SetGroup>()
-    }
-
-    /// Offset of a rank's entries of windows.
-    pub const fn window_entries_at(&self, rank: usize) -> usize {
-        self.window_line_at(rank) + size_of::<TargetLine>()
-    }
-
+    /// Offset of a rank's `TargetLine` behind its `SetGroup`.
+    pub const WINDOW_LINE: usize = size_of::<SetGroup>();
+    /// Offset of a rank's entries of windows, from there as well.
+    pub const WINDOW_ENTRIES: usize = Self::WINDOW_LINE + size_of::<TargetLine>();
     /// Offset of their cells.
-    pub const fn window_cells_at(&self, rank: usize) -> usize {
-        self.window_entries_at(rank) + ENTRIES * size_of::<WindowEntry>()
-    }
+    pub const WINDOW_CELLS: usize = Self::WINDOW_ENTRIES + ENTRIES * size_of::<WindowEntry>();
 
     const fn rings_at(&self) -> usize {
         self.window_group_at(self.ranks)
@@ -245,9 +237,12 @@ mod tests {
                 parts.push((layout.set_counters_at(i), LINE));
                 parts.push((layout.slots_at(i), size_of::<Slots>()));
                 parts.push((layout.window_group_at(i), size_of::<SetGroup>()));
-                parts.push((layout.window_line_at(i), LINE));
-                parts.push((layout.window_entries_at(i), ENTRIES * LINE));
-                parts.push((layout.window_cells_at(i), 8 * layout.window_cells()));
+                parts.push((layout.window_group_at(i) + Layout::WINDOW_LINE, LINE));
+                parts.push((layout.window_group_at(i) + Layout::WINDOW_ENTRIES, ENTRIES * LINE));
+                parts.push((
+                    layout.window_group_at(i) + Layout::WINDOW_CELLS,
+                    8 * layout.window_cells(),
+                ));
                 parts.push((layout.bitmap_at(i), 8 * layout.bitmap_words()));
                 parts.push((layout.exports_at(i), EXPORTS * size_of::<Export>()));
                 for j in (0..ranks).filter(|&j| j != i) {

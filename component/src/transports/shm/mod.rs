@@ -201,11 +201,13 @@ impl Shm {
     }
 
     /// What neighbours of the set have done to windows, whose first rank has this local index.
+    #[inline(always)]
     pub fn window_group(&self, index: usize) -> &SetGroup {
         self.segment.window_group(index)
     }
 
     /// What a rank shares so that neighbours act on its windows.
+    #[inline(always)]
     pub fn window_area(&self, index: usize) -> TargetArea<'_> {
         self.segment.window_area(index)
     }

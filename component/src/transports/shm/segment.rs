@@ -45,6 +45,9 @@ impl Default for SegmentOptions {
 pub struct Segment {
     mapping: Mapping,
     layout: Layout,
+    /// What ranks share of windows: offset of the first rank's, bytes of each. It is asked for in
+    /// each access.
+    windows: (usize, usize),
     me: usize,
     name: String,
     path: PathBuf,
@@ -151,7 +154,21 @@ impl Segment {
         let probe = Box::new(AtomicU64::new(u64::from_ne_bytes(random::bytes()?) | 1));
         let single_copy = options.single_copy;
         let eager_bytes_max = wanted.min(possible as u32);
-        Ok(Self { mapping, layout, me, name, path, created, eager_bytes_max, single_copy, probe })
+        let windows = (layout.window_group_at(0), layout.window_bytes());
+        // All that is shared of windows is inside.
+        assert!(windows.0 + layout.ranks * windows.1 <= mapping.bytes());
+        Ok(Self {
+            mapping,
+            layout,
+            windows,
+            me,
+            name,
+            path,
+            created,
+            eager_bytes_max,
+            single_copy,
+            probe,
+        })
     }
 
     /// Tell the others that this rank is here; the last one removes the file's name.
@@ -210,6 +227,7 @@ impl Segment {
         locks::held_by_another(self.mapping.file(), rank as u64)
     }
 
+    #[inline]
     fn at<T>(&self, offset: usize) -> NonNull<T> {
         assert!(offset + size_of::<T>() <= self.mapping.bytes());
         // SAFETY: inside the mapping, as asserted.
@@ -241,22 +259,34 @@ impl Segment {
         unsafe { self.at::<Slots>(self.layout.slots_at(rank)).as_ref() }
     }
 
-    pub(super) fn window_group(&self, rank: usize) -> &SetGroup {
-        // SAFETY: inside the mapping, aligned by the layout; all fields are atomics.
-        unsafe { self.at::<SetGroup>(self.layout.window_group_at(rank)).as_ref() }
+    /// What a rank shares of windows begins here: its `SetGroup`.
+    #[inline(always)]
+    fn windows_of(&self, rank: usize) -> NonNull<u8> {
+        assert!(rank < self.layout.ranks);
+        let (first, each) = self.windows;
+        // SAFETY: inside the mapping, for all ranks, as asserted when it was made.
+        unsafe { self.mapping.start().add(first + rank * each) }
     }
 
-    pub(super) fn window_area(&self, rank: usize) -> TargetArea<'_> {
-        let line = self.at::<TargetLine>(self.layout.window_line_at(rank));
-        let entries = self.at::<WindowEntry>(self.layout.window_entries_at(rank));
-        let cells = self.at::<AtomicU64>(self.layout.window_cells_at(rank));
+    #[inline(always)]
+    pub(super) fn window_group(&self, rank: usize) -> &SetGroup {
         // SAFETY: inside the mapping, aligned by the layout; all fields are atomics.
-        let line = unsafe { line.as_ref() };
+        unsafe { self.windows_of(rank).cast::<SetGroup>().as_ref() }
+    }
+
+    #[inline(always)]
+    pub(super) fn window_area(&self, rank: usize) -> TargetArea<'_> {
+        let start = self.windows_of(rank).as_ptr();
+        let line = start.wrapping_add(Layout::WINDOW_LINE).cast::<TargetLine>();
+        let entries = start.wrapping_add(Layout::WINDOW_ENTRIES).cast::<[WindowEntry; ENTRIES]>();
+        let cells = start.wrapping_add(Layout::WINDOW_CELLS).cast::<AtomicU64>();
+        // SAFETY: inside the mapping, aligned by the layout; all fields are atomics.
+        let line = unsafe { &*line };
         // SAFETY: the same; the layout has so many of them there.
-        let entries = unsafe { core::slice::from_raw_parts(entries.as_ptr(), ENTRIES) };
+        let entries = unsafe { &*entries };
         let count = self.layout.window_cells();
         // SAFETY: the same.
-        let cells = unsafe { core::slice::from_raw_parts(cells.as_ptr(), count) };
+        let cells = unsafe { core::slice::from_raw_parts(cells, count) };
         TargetArea::new(line, entries, cells)
     }
 

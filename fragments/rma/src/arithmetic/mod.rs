@@ -65,6 +65,7 @@ impl Op {
     }
 
     /// Does MPI define it for elements of this type?
+    #[inline]
     pub fn is_defined(self, primitive: Primitive) -> bool {
         let integer = matches!(primitive, I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64);
         let real = matches!(primitive, F32 | F64 | LongDouble);
@@ -108,6 +109,16 @@ pub fn combine(
         }
     }
     Ok(())
+}
+
+/// The same of one element for which it is defined.
+#[inline]
+pub(crate) fn combine_one(op: Op, primitive: Primitive, target: &mut [u8], origin: &[u8]) {
+    match op {
+        NoOp => {}
+        Replace => target.copy_from_slice(origin),
+        _ => element(op, primitive, target, origin),
+    }
 }
 
 /// MPI_Compare_and_swap on one packed element: replaced if it is equal, bit by bit.

@@ -14,6 +14,8 @@ use crate::wire::{Action, Epoch, Place};
 pub trait Neighbourhood<'a> {
     /// Memory of a neighbour.
     type Memory: Memory;
+    /// The same where it is mapped here.
+    type Here: Memory;
     /// The own number.
     fn me(&self) -> usize;
     /// What the set shares.
@@ -22,6 +24,8 @@ pub trait Neighbourhood<'a> {
     fn area(&self, neighbour: usize) -> Option<TargetArea<'a>>;
     /// Its memory, of a window that has this entry.
     fn memory(&mut self, neighbour: usize, of: (ContextId, EntryRef<'a>)) -> &mut Self::Memory;
+    /// Its memory, of a window that has this entry, if that is mapped here.
+    fn here(&self, neighbour: usize, of: (ContextId, EntryRef<'a>)) -> Option<Self::Here>;
     /// Is it quicker to access so many bytes (0: some, read and written, or in several pieces)
     /// directly than by message?
     fn is_quicker(&self, neighbour: usize, of: (ContextId, EntryRef<'a>), bytes: u64) -> bool;
@@ -37,6 +41,7 @@ pub struct Nobody;
 
 impl<'a> Neighbourhood<'a> for Nobody {
     type Memory = Self;
+    type Here = Self;
     fn me(&self) -> usize {
         0
     }
@@ -48,6 +53,9 @@ impl<'a> Neighbourhood<'a> for Nobody {
     }
     fn memory(&mut self, _: usize, _: (ContextId, EntryRef<'a>)) -> &mut Self {
         self
+    }
+    fn here(&self, _: usize, _: (ContextId, EntryRef<'a>)) -> Option<Self> {
+        None
     }
     fn is_quicker(&self, _: usize, _: (ContextId, EntryRef<'a>), _: u64) -> bool {
         false
@@ -64,11 +72,13 @@ impl Memory for Nobody {
 /// A target that can be accessed directly.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Near<'a> {
-    group: &'a SetGroup,
-    area: TargetArea<'a>,
-    entry: EntryRef<'a>,
-    index: usize,
-    me: usize,
+    pub(super) group: &'a SetGroup,
+    pub(super) area: TargetArea<'a>,
+    pub(super) entry: EntryRef<'a>,
+    /// The entry's number.
+    pub(super) number: usize,
+    pub(super) index: usize,
+    pub(super) me: usize,
 }
 
 /// What was got last: a program that looks at a place again and again waits for somebody.
@@ -77,7 +87,8 @@ pub(super) struct LastGot {
     window: ContextId,
     target: CommRank,
     displacement: i64,
-    data: Vec<u8>,
+    data: [u8; FLAG_BYTES_MAX],
+    bytes: usize,
     /// Other actions of the own program.
     actions: u64,
     /// Applied to the target.
@@ -85,9 +96,23 @@ pub(super) struct LastGot {
 }
 
 impl<'a> Near<'a> {
+    /// A neighbour, whose entry for the window has this number.
+    #[inline(always)]
+    pub(super) fn at(
+        hood: &impl Neighbourhood<'a>,
+        id: ContextId,
+        index: usize,
+        number: usize,
+    ) -> Option<Self> {
+        let area = hood.area(index)?;
+        let entry = area.entry(number).filter(|entry| entry.is_of(id))?;
+        Some(Self { group: hood.group()?, area, entry, number, index, me: hood.me() })
+    }
+
     /// Does the target expose its window in this epoch? In none that is active: to what is to be
     /// done?
-    fn is_exposed(&self, epoch: Epoch, what: u32) -> bool {
+    #[inline(always)]
+    pub(super) fn is_exposed(&self, epoch: Epoch, what: u32) -> bool {
         match epoch {
             Epoch::Passive => self.area.accepts(what),
             Epoch::Fence(number) => self.entry.fences() >= number,
@@ -96,7 +121,8 @@ impl<'a> Near<'a> {
     }
 
     /// The lock, with room for another run.
-    fn lock(&self, hood: &mut impl Neighbourhood<'a>) -> Locked<'a> {
+    #[inline(always)]
+    pub(super) fn lock(&self, hood: &mut impl Neighbourhood<'a>) -> Locked<'a> {
         let locked = self.group.lock(|| hood.give_way());
         if locked.is_full() {
             hood.record(locked.take());
@@ -104,7 +130,8 @@ impl<'a> Near<'a> {
         locked
     }
 
-    fn count(&self, locked: &Locked<'_>, of: (ContextId, CommRank), is_passive: bool) {
+    #[inline(always)]
+    pub(super) fn count(&self, locked: &Locked<'_>, of: (ContextId, CommRank), is_passive: bool) {
         locked.count((self.index, &self.area), of.0, of.1, is_passive);
     }
 }
@@ -121,6 +148,7 @@ impl Rma {
         area: &TargetArea<'_>,
         of: impl Fn(ContextId, CommRank) -> Option<usize>,
     ) {
+        self.hot.forget();
         area.begin(self.tick, self.applied);
         for (&id, window) in &mut self.windows {
             window.find_neighbours(|rank| of(id, rank));
@@ -137,6 +165,7 @@ impl Rma {
         area: &TargetArea<'_>,
         of: impl Fn(CommRank) -> Option<usize>,
     ) {
+        self.hot.forget();
         if let Some(found) = self.windows.get_mut(&window) {
             found.find_neighbours(of);
             found.publish(window, locked, area);
@@ -146,6 +175,7 @@ impl Rma {
 
     /// It is to be freed: nobody finds it any more.
     pub fn withdraw(&mut self, window: ContextId, locked: &Locked<'_>, area: &TargetArea<'_>) {
+        self.hot.forget();
         let Some(found) = self.windows.get_mut(&window) else { return };
         found.take_back_locks(locked, area);
         if let Some(entry) = found.entry.take().and_then(|number| area.entry(number)) {
@@ -173,9 +203,16 @@ impl Rma {
     /// machine's from now on.
     pub fn close_area(&mut self, locked: &Locked<'_>, area: &TargetArea<'_>) {
         self.applied = area.applied();
+        self.hot.forget();
         for found in self.windows.values_mut() {
             found.take_back_locks(locked, area);
         }
+    }
+
+    /// Was [`Rma::polls`] called, or would it do nothing?
+    #[inline]
+    pub fn has_polled(&self) -> bool {
+        self.polls || self.windows.is_empty()
     }
 
     /// Does the program, where it asks again and again, look at its own windows meanwhile? From
@@ -183,8 +220,8 @@ impl Rma {
     /// asked is then the same in a replay. False: somebody has written directly since its last
     /// action, and whether it has seen that is not recorded.
     #[must_use]
-    pub fn polls(&mut self, area: &TargetArea<'_>) -> bool {
-        if self.polls || self.windows.is_empty() {
+    pub fn polls(&mut self, _: &Locked<'_>, area: &TargetArea<'_>) -> bool {
+        if self.has_polled() {
             return true;
         }
         self.polls = true;
@@ -247,22 +284,7 @@ impl Rma {
         if self.replay.is_some() {
             return None;
         }
-        let found = self.windows.get_mut(&id)?;
-        let index = (*found.neighbours.get(target.0 as usize)?)?;
-        let area = hood.area(index)?;
-        let towards = found.origin.towards(target);
-        if !towards.is_done() || !area.accepts(READS) {
-            return None;
-        }
-        let known = towards.entry.and_then(|number| area.entry(number));
-        let entry = match known.filter(|entry| entry.is_of(id)) {
-            Some(entry) => entry,
-            None => {
-                towards.entry = area.find(id);
-                area.entry(towards.entry?)?
-            }
-        };
-        Some(Near { group: hood.group()?, area, entry, index, me: hood.me() })
+        self.windows.get_mut(&id)?.find_near(hood, id, target)
     }
 
     fn lock_near<'a>(
@@ -344,30 +366,32 @@ impl Rma {
         near.count(&locked, (id, source), is_passive);
         if is_passive && action.writes() {
             locked.wrote(&near.area);
+            self.wrote_late |= !near.area.accepts(WRITES);
         }
         let applied = near.area.applied();
         drop(locked);
         done?;
         if is_passive && !action.writes() {
-            self.got((id, target), action, fetched, applied);
+            let at = match action {
+                Action::Get { place } | Action::GetAccumulate { place, .. } => place.displacement,
+                _ => return Ok(()),
+            };
+            self.got((id, target, at), fetched, applied);
         }
         Ok(())
     }
 
     /// A program that gets the same again, does nothing else, and finds something else, although
     /// nobody has written there by MPI: the target has stored it, at a moment that is not recorded.
-    fn got(
+    #[inline(always)]
+    pub(super) fn got(
         &mut self,
-        (window, target): (ContextId, CommRank),
-        action: &Action<'_>,
+        (window, target, displacement): (ContextId, CommRank, i64),
         data: &[u8],
         applied: u64,
     ) {
-        let displacement = match action {
-            Action::Get { place } | Action::GetAccumulate { place, .. } => place.displacement,
-            _ => return,
-        };
-        if data.len() > FLAG_BYTES_MAX {
+        let bytes = data.len();
+        if bytes > FLAG_BYTES_MAX {
             self.last_got = None;
             return;
         }
@@ -376,27 +400,64 @@ impl Rma {
             let is_same = (last.window, last.target) == (window, target)
                 && last.displacement == displacement
                 && last.actions == actions
-                && last.data.len() == data.len();
+                && last.bytes == bytes;
             if is_same {
                 let nobody_wrote = last.applied + 1 == applied;
-                self.saw_a_store |= nobody_wrote && last.data != data;
+                self.saw_a_store |= nobody_wrote && last.data[..bytes] != *data;
                 last.applied = applied;
-                last.data.copy_from_slice(data);
+                last.data[..bytes].copy_from_slice(data);
                 return;
             }
         }
-        let data = data.to_vec();
-        self.last_got = Some(LastGot { window, target, displacement, data, actions, applied });
+        let mut last = LastGot {
+            window,
+            target,
+            displacement,
+            data: [0; FLAG_BYTES_MAX],
+            bytes,
+            actions,
+            applied,
+        };
+        last.data[..bytes].copy_from_slice(data);
+        self.last_got = Some(last);
+    }
+
+    /// Has the program written to one that had begun to poll meanwhile ([`Rma::polls`])? Once.
+    #[inline]
+    pub fn take_wrote_late(&mut self) -> bool {
+        core::mem::take(&mut self.wrote_late)
     }
 
     /// Has the program seen what another one has stored, although neither a message nor an
     /// operation came between? Once.
+    #[inline]
     pub fn take_saw_a_store(&mut self) -> bool {
         core::mem::take(&mut self.saw_a_store)
     }
 }
 
 impl super::Window {
+    /// A target whose operations can be done directly, if what was sent to it is done.
+    #[inline]
+    pub(super) fn find_near<'a>(
+        &mut self,
+        hood: &impl Neighbourhood<'a>,
+        id: ContextId,
+        target: CommRank,
+    ) -> Option<Near<'a>> {
+        let index = (*self.neighbours.get(target.0 as usize)?)?;
+        let area = hood.area(index)?;
+        let towards = self.origin.towards(target);
+        if !towards.is_done() || !area.accepts(READS) {
+            return None;
+        }
+        let is_of = |&number: &usize| area.entry(number).is_some_and(|entry| entry.is_of(id));
+        if towards.entry.as_ref().is_none_or(|number| !is_of(number)) {
+            towards.entry = area.find(id);
+        }
+        Near::at(hood, id, index, towards.entry?)
+    }
+
     fn find_neighbours(&mut self, of: impl Fn(CommRank) -> Option<usize>) {
         let ranks = self.setup.extents.len() as u32;
         self.neighbours = (0..ranks).map(|rank| of(CommRank(rank))).collect();

@@ -6,11 +6,13 @@
 mod apply;
 mod direct;
 mod operations;
+mod quick;
 mod replies;
 mod synchronize;
 
 pub use direct::{Neighbourhood, Nobody};
 pub use operations::Kind;
+pub use quick::{QUICK_BYTES_MAX, Quick};
 pub use synchronize::{FenceAssert, FenceStep, LockMode, Wait};
 
 use crate::batch::BatchQueue;
@@ -23,6 +25,7 @@ use crate::window::{RegionKey, Regions, Setup};
 use crate::wire::{Malformed, PART_BYTES_MAX};
 use core::fmt;
 use direct::LastGot;
+use quick::HotTargets;
 use std::collections::{BTreeMap, VecDeque};
 
 /// The two streams between a pair of processes of a window. Each is in the order of the sender's
@@ -154,6 +157,8 @@ pub struct Rma {
     other_actions: u64,
     last_got: Option<LastGot>,
     saw_a_store: bool,
+    wrote_late: bool,
+    hot: HotTargets,
     /// Of the last access, if it was direct and fetched something.
     fetched: Option<Vec<u8>>,
     /// Targets to which operations were issued that are not sent.
@@ -179,6 +184,8 @@ impl Rma {
             other_actions: 0,
             last_got: None,
             saw_a_store: false,
+            wrote_late: false,
+            hot: HotTargets::default(),
             fetched: None,
             batches: Vec::new(),
             outputs: VecDeque::new(),
@@ -238,6 +245,7 @@ impl Rma {
     /// # Errors
     /// `Window`, or `Sync`: an epoch is open, or others still use it. The window stays.
     pub fn free(&mut self, window: ContextId) -> Result<(), RmaError> {
+        self.hot.forget();
         let found = self.windows.get(&window).ok_or(RmaError::Window)?;
         let idle = |towards: &Towards| towards.awaited.is_empty() && towards.batch.is_empty();
         let is_idle = found.origin.access.is_free()
@@ -303,6 +311,7 @@ impl Rma {
 
     /// The same if it is to issue an operation, to ask for a lock without waiting for it, or to
     /// synchronize: [`Rma::send_batches`] follows then, if it waits.
+    #[inline]
     pub fn action_on_window(&mut self) {
         self.tick.0 += 1;
     }
@@ -316,6 +325,7 @@ impl Rma {
 
     /// Actions of the program so far. Neighbours have to see it, before it is done
     /// ([`crate::direct::TargetArea::set_tick`]).
+    #[inline]
     pub fn tick(&self) -> Tick {
         self.tick
     }
@@ -414,6 +424,7 @@ impl Rma {
         // What was recorded and not taken is of the past, too, or was lost with it.
         self.recorder = Recorder::default();
         self.last_got = None;
+        self.hot.forget();
         self.replay.get_or_insert_default().extend(self.applied, record)
     }
 
@@ -448,7 +459,9 @@ impl Rma {
         kept.fold((0, 0), |(count, bytes), message| (count + 1, bytes + message.len()))
     }
 
+    /// To do something to it.
     fn window(&mut self, window: ContextId) -> Result<&mut Window, RmaError> {
+        self.hot.forget();
         self.windows.get_mut(&window).ok_or(RmaError::Window)
     }
 

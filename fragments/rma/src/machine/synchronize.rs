@@ -8,7 +8,7 @@ use crate::ids::{CommRank, ContextId};
 use crate::origin::{Access, Awaited, Held};
 use crate::window::Flavor;
 use crate::wire::{Action, Epoch};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// What a call of the program waits for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -226,23 +226,14 @@ impl Rma {
         if !found.setup.knows(target) {
             return Err(RmaError::Rank);
         }
-        let may = match &found.origin.access {
-            Access::Locks(locks) => !locks.contains_key(&target),
-            other => other.is_free(),
-        };
-        if found.setup.no_locks || !may {
+        if found.setup.no_locks || !found.origin.may_lock(target) {
             return Err(RmaError::Sync);
         }
         if target == found.setup.me && found.target.exposed.is_some() {
             return Err(RmaError::Conflict);
         }
         let held = if mode == LockMode::NoCheck { Held::Unchecked } else { Held::Locked };
-        match &mut found.origin.access {
-            Access::Locks(locks) => {
-                locks.insert(target, held);
-            }
-            access => *access = Access::Locks(BTreeMap::from([(target, held)])),
-        }
+        found.origin.lock(target, held);
         let mut wants_grant = mode == LockMode::Granted || target == found.setup.me;
         if held == Held::Locked && self.try_lock_near(hood, window, target, exclusive) {
             wants_grant = false;
@@ -286,11 +277,7 @@ impl Rma {
         target: CommRank,
     ) -> Result<Wait, RmaError> {
         let found = self.window(window)?;
-        let Access::Locks(locks) = &mut found.origin.access else { return Err(RmaError::Sync) };
-        let held = locks.remove(&target).ok_or(RmaError::Sync)?;
-        if locks.is_empty() {
-            found.origin.access = Access::Closed;
-        }
+        let held = found.origin.unlock(target).ok_or(RmaError::Sync)?;
         self.end_lock(hood, window, target, held)?;
         self.replies_of(window, &[target], false)
     }
@@ -415,8 +402,8 @@ impl Rma {
         }
         let origin = &found.origin;
         match (&origin.access, target) {
-            (Access::Locks(locks), Some(target)) if locks.contains_key(&target) => Ok(vec![target]),
-            (Access::Locks(locks), None) => Ok(locks.keys().copied().collect()),
+            (Access::Locks, Some(target)) if origin.locks.has(target) => Ok(vec![target]),
+            (Access::Locks, None) => Ok(origin.locks.targets().collect()),
             (Access::LockAll { .. }, Some(target)) => Ok(vec![target]),
             (Access::LockAll { .. }, None) => Ok(origin.towards.keys().copied().collect()),
             _ => Err(RmaError::Sync),

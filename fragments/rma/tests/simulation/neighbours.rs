@@ -87,6 +87,7 @@ impl<'a> View<'a> {
 
 impl<'a> Neighbourhood<'a> for View<'a> {
     type Memory = Cells;
+    type Here = Cells;
     fn me(&self) -> usize {
         self.me
     }
@@ -95,6 +96,9 @@ impl<'a> Neighbourhood<'a> for View<'a> {
     }
     fn area(&self, neighbour: usize) -> Option<TargetArea<'a>> {
         self.shared.allowed.borrow()[neighbour].then(|| self.shared.area(neighbour))
+    }
+    fn here(&self, neighbour: usize, _: (ContextId, EntryRef<'a>)) -> Option<Cells> {
+        Some(self.memories[neighbour].share())
     }
     fn is_quicker(&self, _: usize, _: (ContextId, EntryRef<'a>), _: u64) -> bool {
         true

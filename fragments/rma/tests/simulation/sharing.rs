@@ -3,11 +3,14 @@
 
 use crate::neighbours::{Hood, Shared, View};
 use crate::planted::Planted;
-use crate::process::{Process, window_id};
+use crate::process::{Atomic, Pending, Process, WINDOW, numbers, rank_of, values, window_id};
+use crate::script::{Call, SLOT, SUMS};
 use crate::world::World;
+use rustbtl_rma::arithmetic::Op;
 use rustbtl_rma::ids::{CommRank, ContextId, OperationId};
 use rustbtl_rma::layout::Layout;
-use rustbtl_rma::machine::{Kind, LockMode, Nobody, Rma};
+use rustbtl_rma::machine::{Kind, LockMode, Nobody, Quick, Rma};
+use rustbtl_rma::primitive::Primitive;
 use rustbtl_rma::record::Recorded;
 use std::rc::Rc;
 
@@ -89,6 +92,87 @@ impl Process {
             |machine, hood| machine.unlock_beside(hood, window, to),
         );
         self.waits.push(wait.expect("locked"));
+    }
+
+    pub fn swap(&mut self, to: usize, cell: usize, now: u64) {
+        let [old, new] = [self.expected, self.expected + 1].map(u64::to_le_bytes);
+        let (rank, element) = (rank_of(to), Primitive::U64);
+        let place = (WINDOW, rank, cell as i64);
+        let swap = self.call(
+            |machine, hood| machine.compare_and_swap_beside(hood, place, element, &old, &new),
+            |machine, hood| machine.compare_and_swap_beside(hood, place, element, &old, &new),
+        );
+        self.await_data(swap.expect("in an epoch"), to, None, now);
+        let flush = self.machine.flush_local(WINDOW, Some(rank));
+        self.waits.push(flush.expect("in an epoch"));
+    }
+
+    /// The short way, in most of the calls that it is for. False: it does not lead there.
+    pub fn begin_quickly(&mut self, call: &Call, value: u64, now: u64) -> bool {
+        let Some(shared) = self.hood.shared.clone().filter(|_| !value.is_multiple_of(4)) else {
+            return false;
+        };
+        let (mut view, element) = (View::new(&shared, self.hood.me), Primitive::U64);
+        let machine = &mut self.machine;
+        let mut access = |window, to, cell: usize, quick: Quick<'_>| {
+            let of = (window, rank_of(to), cell as i64);
+            machine.quick_access(&mut view, of, element, quick)
+        };
+        let mut data = vec![0; 8 * SLOT];
+        match call {
+            &Call::Put { to, slot, strided: false } => {
+                access(WINDOW, to, slot * SLOT, Quick::Put(&values(value)))
+            }
+            &Call::PutCell { to, cell } => {
+                access(window_id(cell % 2), to, cell, Quick::Put(&value.to_le_bytes()))
+            }
+            &Call::Get { to, slot, strided: false } => {
+                let done = access(WINDOW, to, slot * SLOT, Quick::Get(&mut data));
+                done && self.has_fetched(to, data, None, now)
+            }
+            &Call::Sum { to } => {
+                let (op, data) = (Op::Sum, &values(value)[..]);
+                access(WINDOW, to, SUMS * SLOT, Quick::Combine { op, data, found: None })
+            }
+            &Call::FetchAdd { to, cell } => {
+                data.truncate(8);
+                let (op, one) = (Op::Sum, 1u64.to_le_bytes());
+                let found = Some(&mut data[..]);
+                let done = access(WINDOW, to, cell, Quick::Combine { op, data: &one, found });
+                done && self.has_fetched(to, data, Some(cell), now)
+            }
+            &Call::Lock { to, exclusive, mode } if mode != LockMode::NoCheck => {
+                machine.quick_lock(&mut view, WINDOW, rank_of(to), exclusive)
+            }
+            &Call::Unlock { to } => {
+                let done = machine.quick_unlock(&mut view, WINDOW, rank_of(to));
+                self.publish();
+                done
+            }
+            &Call::Flush { to } if !self.is_free => {
+                let done = machine.quick_flush(WINDOW, Some(rank_of(to)));
+                self.publish();
+                done
+            }
+            Call::FlushAll => {
+                let done = machine.quick_flush(WINDOW, None);
+                self.publish();
+                done
+            }
+            _ => false,
+        }
+    }
+
+    /// What was fetched is here.
+    fn has_fetched(&mut self, to: usize, data: Vec<u8>, cell: Option<usize>, now: u64) -> bool {
+        let atomic = cell.map(|cell| {
+            let (index, old) = (self.atomics.len(), numbers(&data).next());
+            self.atomics.push(Atomic { cell: (to, cell), index, old, responded: now });
+            index
+        });
+        let operation = OperationId(u64::MAX);
+        self.pending.push(Pending { operation, to, data, is_complete: true, atomic });
+        true
     }
 
     pub fn action_on_window(&mut self) {
