@@ -23,7 +23,11 @@ pub fn experiments() -> Vec<Experiment> {
         bare: &[],
         once: false,
     };
+    let shared = ["barrier,allreduce", "8,1024,65536"].as_slice();
+    let shared = Program::Own("collectives", shared);
     vec![
+        // Four ranks on two processors.
+        Experiment { shape: (1, 4), program: shared, ..of("collectives-shared", &[]) },
         of("collectives-small", &["barrier,bcast,rate,allreduce,reduce,alltoall,allgather", "8"]),
         of("collectives-medium", &["bcast,allreduce,alltoall,allgather", "1024,16384"]),
         of("collectives-large", &["bcast,allreduce,alltoall,allgather", "65536,1048576"]),
@@ -34,7 +38,7 @@ pub fn experiments() -> Vec<Experiment> {
 /// The goals of ADR 0040.
 pub fn rows() -> Vec<Row> {
     type Line = (&'static str, &'static str, u64, f64);
-    const OF_OWN: [Line; 16] = [
+    const OF_OWN: [Line; 20] = [
         ("collectives-small", "barrier", 0, 0.50),
         ("collectives-small", "allgather", 8, 0.50),
         ("collectives-small", "allreduce", 8, 0.55),
@@ -51,6 +55,10 @@ pub fn rows() -> Vec<Row> {
         ("collectives-medium", "alltoall", 1024, 0.60),
         ("collectives-large", "alltoall", 65536, 1.00),
         ("collectives-large", "allgather", 65536, 1.00),
+        ("collectives-shared", "barrier", 0, 1.00),
+        ("collectives-shared", "allreduce", 8, 0.90),
+        ("collectives-shared", "allreduce", 1024, 0.60),
+        ("collectives-shared", "allreduce", 65536, 0.60),
     ];
     const NONBLOCKING: [Line; 3] = [
         ("collectives-nonblocking", "ibarrier", 0, 1.00),

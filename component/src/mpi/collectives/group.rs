@@ -12,8 +12,9 @@ use rustbtl_collectives::member::Member;
 use rustbtl_collectives::plan::{Call, Kind, Plan};
 use std::sync::Arc;
 
-/// Calls before memory is made: communicators that live shorter need none.
-const CALLS_WITHOUT_MEMORY: u32 = 8;
+/// Calls before memory is made, which takes as long as some hundred calls by messages:
+/// communicators that live shorter need none.
+const CALLS_WITHOUT_MEMORY: u32 = 64;
 /// So often it is tried.
 const ATTEMPTS: u32 = 3;
 /// Between two looks at messages, where calls need none.
@@ -99,12 +100,17 @@ impl Group {
             unsafe { core::ptr::copy(from, call.into.wrapping_add(into), bytes) };
         }
         let mut data = Data { setup, room, messages, call, own, finished };
+        let by_messages = room.carrier.is_messages();
         if !member.advance(plan, &mut data) {
-            wait::wait_for_memory(shared(), || member.advance(plan, &mut data));
+            let mut over = || member.advance(plan, &mut data);
+            match by_messages {
+                true => wait::wait_long_for_memory(shared(), &mut over),
+                false => wait::wait_for_memory(shared(), over),
+            }
         }
         if room.carrier.is_messages() {
             // SAFETY: C has made the setup of a communicator that is in use.
-            wait::wait_for_memory(shared(), || unsafe { messages.are_sent(setup) });
+            wait::wait_long_for_memory(shared(), &mut || unsafe { messages.are_sent(setup) });
         }
         if messages.failed { FAILED } else { DONE }
     }

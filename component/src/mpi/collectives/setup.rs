@@ -31,15 +31,18 @@ fn count(bytes: usize, most: u64) -> bool {
     if fits {
         driver.collectives.bytes = all;
     }
-    drop(driver);
-    if !fits && !TOLD.swap(true, Ordering::Relaxed) {
+    fits
+}
+
+/// Tell the user, once.
+fn tell(most: u64) {
+    if !TOLD.swap(true, Ordering::Relaxed) {
         let text = format!(
             "the collectives of some communicators use messages: vprotocol_correlated_collectives_\
              memory ({most} bytes) is used up"
         );
         shared().glue.show("notice", &[&text]);
     }
-    fits
 }
 
 /// All members call it after the same step.
@@ -61,6 +64,10 @@ pub fn share_memory(group: &mut Group) {
     let told = note;
     let mut well = group.run_own(Kind::Bcast, 0, &told, &mut note);
     let mut mine = if counted { note[0] } else { NONE };
+    if !counted && (is_first || note[0] == HERE) {
+        // Else the first one does it.
+        tell(group.setup.bytes_max);
+    }
     if !is_first && mine == HERE {
         number.copy_from_slice(&note[1..]);
         // SAFETY: C's directory; the other two are ours.
