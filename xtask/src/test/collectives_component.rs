@@ -102,13 +102,12 @@ fn info_key() -> Result<()> {
 
 /// Room for a few communicators of 40; the others use messages.
 fn told_once() -> Result<()> {
-    // ORTE 4.1.4 loses messages that it gathers, with "Data unpack would read past end of buffer".
-    const EACH: [&str; 3] = ["--mca", "orte_base_help_aggregate", "0"];
-    let little = ["--mca", "vprotocol_correlated_collectives_memory", "3m"];
-    let job = choose(&[EACH, little].concat())?;
-    let told = job.said().matches("use messages").count();
+    let job = choose(&["--mca", "vprotocol_correlated_collectives_memory", "3m"])?;
+    // ORTE 4.1.4 loses some messages of any program, and says so.
+    let said = job.said();
+    let told = said.matches("use messages").count() + said.matches("util/show_help.c").count();
     job.must(told == 1, &format!("told {told} times"))?;
-    let job = choose(&EACH)?;
+    let job = choose(&[])?;
     job.must(!job.said().contains("use messages"), "there is room for them all")
 }
 
