@@ -1,5 +1,5 @@
-//! Our collective component (docs/adr/0040): programs of tests/mpi over it, in memory and by
-//! messages, and a program that does nothing but collectives, of which a set fails.
+//! Our collective component (docs/adr/0040): programs of tests/mpi over it, by messages, and without
+//! it; who has it; and a program that does nothing but collectives, of which a set fails.
 
 use super::job::{Outcome, TestJob};
 use super::local_storage;
@@ -16,6 +16,8 @@ use crate::paths;
 pub const OPTIONS: [&str; 3] = ["--mca", "vprotocol_correlated_collectives", "1"];
 /// They find no memory, and use messages.
 pub const MESSAGES: [&str; 3] = ["--mca", "vprotocol_correlated_collectives_memory", "0"];
+/// They are Open MPI's.
+const OFF: [&str; 3] = ["--mca", "vprotocol_correlated_collectives", "0"];
 /// Wherever a set is restored, it does as if it lay on several nodes.
 const PARTED: [&str; 2] = ["--env", "RUSTBTL_PART_COLLECTIVES=1"];
 
@@ -47,8 +49,9 @@ const PACE: &str = "PACE_US=1000";
 /// The tiers.
 pub fn tasks(tasks: &mut Vec<Task<'_>>, needs: &'static [&'static str], long: bool) {
     tasks.push(Task::new("own collectives: programs", Load::Jobs, needs, move |tier| {
-        for memory in [true, false] {
-            mpi::run_some(tier, &Over::Collectives { memory }, |name| long || uses_them(name));
+        // In memory they are by default.
+        for options in [&MESSAGES, &OFF] {
+            mpi::run_some(tier, &Over::Collectives(options), |name| long || uses_them(name));
         }
     }));
     tasks.push(Task::new("own collectives: choice", Load::Jobs, needs, choice));
