@@ -127,7 +127,8 @@ static int bcast(void *buffer, int count, ompi_datatype_t *type, int root,
     rc = correlated_buffer_close(&data, rc, !is_root);
     return OPAL_LIKELY(RUSTBTL_BELOW != rc)
                ? rc
-               : CORRELATED_BELOW(bcast)(buffer, count, type, root, comm, CORRELATED_BELOW(bcast_module));
+               : CORRELATED_BELOW(bcast)(buffer, count, type, root, comm,
+                                         CORRELATED_BELOW(bcast_module));
 }
 
 /* Those that fold. RUSTBTL_BELOW: they cannot. */
@@ -158,7 +159,8 @@ static int reduce(const void *from, void *into, int count, ompi_datatype_t *type
     int32_t code = folded(from, into, (size_t) count, type, op, RUSTBTL_REDUCE, root,
                           MCA_COLL_BASE_TAG_REDUCE, module);
     if (OPAL_UNLIKELY(RUSTBTL_BELOW == code)) {
-        return CORRELATED_BELOW(reduce)(from, into, count, type, op, root, comm, CORRELATED_BELOW(reduce_module));
+        return CORRELATED_BELOW(reduce)(from, into, count, type, op, root, comm,
+                                        CORRELATED_BELOW(reduce_module));
     }
     return correlated_outcome(code);
 }
@@ -169,7 +171,8 @@ static int allreduce(const void *from, void *into, int count, ompi_datatype_t *t
     int32_t code = folded(from, into, (size_t) count, type, op, RUSTBTL_ALLREDUCE, 0,
                           MCA_COLL_BASE_TAG_ALLREDUCE, module);
     if (OPAL_UNLIKELY(RUSTBTL_BELOW == code)) {
-        return CORRELATED_BELOW(allreduce)(from, into, count, type, op, comm, CORRELATED_BELOW(allreduce_module));
+        return CORRELATED_BELOW(allreduce)(from, into, count, type, op, comm,
+                                           CORRELATED_BELOW(allreduce_module));
     }
     return correlated_outcome(code);
 }
@@ -180,7 +183,8 @@ static int scan(const void *from, void *into, int count, ompi_datatype_t *type, 
     int32_t code = folded(from, into, (size_t) count, type, op, RUSTBTL_SCAN, 0,
                           MCA_COLL_BASE_TAG_SCAN, module);
     if (OPAL_UNLIKELY(RUSTBTL_BELOW == code)) {
-        return CORRELATED_BELOW(scan)(from, into, count, type, op, comm, CORRELATED_BELOW(scan_module));
+        return CORRELATED_BELOW(scan)(from, into, count, type, op, comm,
+                                      CORRELATED_BELOW(scan_module));
     }
     return correlated_outcome(code);
 }
@@ -191,7 +195,8 @@ static int exscan(const void *from, void *into, int count, ompi_datatype_t *type
     int32_t code = folded(from, into, (size_t) count, type, op, RUSTBTL_EXSCAN, 0,
                           MCA_COLL_BASE_TAG_EXSCAN, module);
     if (OPAL_UNLIKELY(RUSTBTL_BELOW == code)) {
-        return CORRELATED_BELOW(exscan)(from, into, count, type, op, comm, CORRELATED_BELOW(exscan_module));
+        return CORRELATED_BELOW(exscan)(from, into, count, type, op, comm,
+                                        CORRELATED_BELOW(exscan_module));
     }
     return correlated_outcome(code);
 }
@@ -279,8 +284,9 @@ static int allgather(const void *from, int from_count, ompi_datatype_t *from_typ
     };
     int rc = exchanged(&what, &call, module);
     if (OPAL_UNLIKELY(RUSTBTL_BELOW == rc)) {
-        return CORRELATED_BELOW(allgather)(from, from_count, from_type, into, into_count, into_type, comm,
-                             CORRELATED_BELOW(allgather_module));
+        return CORRELATED_BELOW(allgather)(from, from_count, from_type, into, into_count, into_type,
+                                           comm,
+                                           CORRELATED_BELOW(allgather_module));
     }
     return rc;
 }
@@ -306,8 +312,9 @@ static int alltoall(const void *from, int from_count, ompi_datatype_t *from_type
     };
     int rc = exchanged(&what, &call, module);
     if (OPAL_UNLIKELY(RUSTBTL_BELOW == rc)) {
-        return CORRELATED_BELOW(alltoall)(from, from_count, from_type, into, into_count, into_type, comm,
-                               CORRELATED_BELOW(alltoall_module));
+        return CORRELATED_BELOW(alltoall)(from, from_count, from_type, into, into_count, into_type,
+                                          comm,
+                                          CORRELATED_BELOW(alltoall_module));
     }
     return rc;
 }
@@ -336,8 +343,9 @@ static int gather(const void *from, int from_count, ompi_datatype_t *from_type, 
     };
     int rc = exchanged(&what, &call, module);
     if (OPAL_UNLIKELY(RUSTBTL_BELOW == rc)) {
-        return CORRELATED_BELOW(gather)(from, from_count, from_type, into, into_count, into_type, root, comm,
-                             CORRELATED_BELOW(gather_module));
+        return CORRELATED_BELOW(gather)(from, from_count, from_type, into, into_count, into_type,
+                                        root, comm,
+                                        CORRELATED_BELOW(gather_module));
     }
     return rc;
 }
@@ -367,8 +375,9 @@ static int scatter(const void *from, int from_count, ompi_datatype_t *from_type,
     };
     int rc = exchanged(&what, &call, module);
     if (OPAL_UNLIKELY(RUSTBTL_BELOW == rc)) {
-        return CORRELATED_BELOW(scatter)(from, from_count, from_type, into, into_count, into_type, root, comm,
-                              CORRELATED_BELOW(scatter_module));
+        return CORRELATED_BELOW(scatter)(from, from_count, from_type, into, into_count, into_type,
+                                         root, comm,
+                                         CORRELATED_BELOW(scatter_module));
     }
     return rc;
 }

@@ -1,6 +1,6 @@
 /*
- * The collectives whose blocks have different lengths, and data that is not one piece. The component
- * is vprotocol_correlated_collectives.c.
+ * The collectives whose blocks have different lengths, and data that is not one piece. The
+ * component is vprotocol_correlated_collectives.c.
  */
 #include "vprotocol_correlated_collectives.h"
 

@@ -251,7 +251,8 @@ static void folds(int n)
                   counts[rank], y[k].a, y[k].b, want.a, want.b);
         }
     }
-    double *a = malloc((size_t)(total + 1) * sizeof *a), *b = malloc((size_t)(total + 1) * sizeof *b);
+    size_t bytes = (size_t)(total + 1) * sizeof(double);
+    double *a = malloc(bytes), *b = malloc(bytes);
     for (int k = 0; k < total; k++)
         a[k] = value(rank, 0, k);
     MPI_Reduce_scatter(a, b, counts, MPI_DOUBLE, MPI_SUM, comm);

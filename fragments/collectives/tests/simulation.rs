@@ -420,12 +420,12 @@ fn draw_varying(random: &mut Prng, mut call: Call) -> Case {
         lengths.into_iter().map(block).collect()
     };
     let mut blocks = Vec::new();
-    for me in 0..n {
-        let column: Vec<usize> = (0..n).map(|w| lengths[w][me]).collect();
+    for (me, row) in lengths.iter().enumerate() {
+        let column: Vec<usize> = lengths.iter().map(|row| row[me]).collect();
         let gives = match kind {
-            Kind::Gatherv | Kind::Allgatherv => vec![lengths[me][0]],
+            Kind::Gatherv | Kind::Allgatherv => vec![row[0]],
             Kind::Scatterv if me != root => Vec::new(),
-            _ => lengths[me].clone(),
+            _ => row.clone(),
         };
         let gets = match kind {
             Kind::Gatherv if me != root => Vec::new(),

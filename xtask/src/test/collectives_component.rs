@@ -1,5 +1,5 @@
-//! Our collective component (docs/adr/0040): programs of tests/mpi over it, by messages, and without
-//! it; who has it; and a program that does nothing but collectives, of which a set fails.
+//! Our collective component (docs/adr/0040): programs of tests/mpi over it, by messages, and
+//! without it; who has it; and a program that does nothing but collectives, of which a set fails.
 
 use super::job::{Outcome, TestJob};
 use super::local_storage;

@@ -157,13 +157,11 @@ fn copy_own(plan: &Plan, call: &CollectiveCall, me: u32) {
     if !plan.copies_own(me) {
         return;
     }
-    // SAFETY: who copies one of itself has both.
-    let (from, into) = unsafe {
-        (
-            *call.gives.wrapping_add(plan.gives_to(me) as usize),
-            *call.gets.wrapping_add(plan.gets_from(me) as usize),
-        )
-    };
+    let (from, into) = (plan.gives_to(me) as usize, plan.gets_from(me) as usize);
+    // SAFETY: who copies one of itself has it.
+    let from = unsafe { *call.gives.wrapping_add(from) };
+    // SAFETY: as above.
+    let into = unsafe { *call.gets.wrapping_add(into) };
     if !core::ptr::eq(from.start, into.start) {
         let bytes = from.bytes.min(into.bytes) as usize;
         // SAFETY: both are that long.
