@@ -515,11 +515,17 @@ enum rustbtl_collective_kind {
     RUSTBTL_SCATTER,
     RUSTBTL_REDUCE_SCATTER_BLOCK,
     RUSTBTL_SCAN,
-    RUSTBTL_EXSCAN
+    RUSTBTL_EXSCAN,
+    RUSTBTL_GATHERV,
+    RUSTBTL_SCATTERV,
+    RUSTBTL_ALLGATHERV,
+    RUSTBTL_ALLTOALLV, /* alltoallw, too */
+    RUSTBTL_REDUCE_SCATTER
 };
 
 /* A communicator. The functions call back. `send`, `receive`: the request, NULL: complete; not 0:
- * an error. `test`: 1: it is complete, and gone. `fold`: out = a op b; b may be out. */
+ * an error. `test`: 1: it is complete, and gone. `fold`: out = a op b; b may be out.
+ * `pack`: data that is not one piece, before a call that is ours. */
 typedef struct rustbtl_collective_setup {
     void *comm;
     const char *directory;
@@ -530,29 +536,39 @@ typedef struct rustbtl_collective_setup {
     int32_t (*test)(void *request);
     void (*fold)(void *op, void *datatype, const uint8_t *a, const uint8_t *b, uint8_t *out,
                  uint64_t elements);
+    int32_t (*pack)(void *packs);
     uint64_t bytes_max; /* of all communicators of this process together */
     uint32_t rank;
     uint32_t size;
 } rustbtl_collective_setup_t;
 
-_Static_assert(sizeof(rustbtl_collective_setup_t) == 64,
+_Static_assert(sizeof(rustbtl_collective_setup_t) == 72,
                "mirrored in component/src/ffi/collective.rs");
 
-/* A call. `from` may be `into`. */
+/* A block of those that vary. */
+typedef struct rustbtl_block {
+    uint8_t *start;
+    uint64_t bytes;
+} rustbtl_block_t;
+
+/* A call. `from` may be `into`. Where blocks vary, they are in `gives` and `gets`: one for each
+ * other member that gets (gives) another one; one, where all get (the only one gives) the same. */
 typedef struct rustbtl_collective {
     const uint8_t *from;
     uint8_t *into;
-    uint64_t bytes;   /* of what one member gives another */
+    uint64_t bytes;   /* of what one member gives another, or of the longest of its blocks */
     uint64_t element; /* bytes that a fold must not tear */
     void *op;
     void *datatype;
+    const rustbtl_block_t *gives, *gets;
+    void *packs; /* for `pack`, or NULL: all data is there */
     uint32_t kind;
     uint32_t root;
     int32_t tag; /* of Open MPI: what counts as an action of the program */
     uint32_t reserved;
 } rustbtl_collective_t;
 
-_Static_assert(sizeof(rustbtl_collective_t) == 64, "mirrored in component/src/ffi/collective.rs");
+_Static_assert(sizeof(rustbtl_collective_t) == 88, "mirrored in component/src/ffi/collective.rs");
 
 #define RUSTBTL_BELOW (-3) /* nothing has happened; the same at all members */
 int32_t rustbtl_collectives_may(void *comm, uint32_t size);

@@ -5,16 +5,11 @@
  * As the one-sided component it is no DSO of its own: the PML's init appends it to the framework's
  * list. So the user's list of components is read here.
  */
-#include "vprotocol_correlated.h"
+#include "vprotocol_correlated_collectives.h"
 
 #include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "ompi/mca/coll/base/base.h"
-#include "ompi/mca/coll/base/coll_tags.h"
-#include "ompi/mca/coll/coll.h"
-#include "ompi/op/op.h"
 #include "opal/mca/base/base.h"
 
 /* Above tuned and han, below what users ask for (hcoll, monitoring). */
@@ -23,30 +18,11 @@
  * action of the program. */
 #define TAG (INT_MIN + 0x200)
 
-typedef struct {
-    mca_coll_base_module_t super;
-    void *group;
-    mca_coll_base_comm_coll_t below;
-} mca_coll_correlated_module_t;
-
 static void module_construct(mca_coll_correlated_module_t *module)
 {
     module->group = NULL;
     memset(&module->below, 0, sizeof(module->below));
 }
-
-#define EACH_FUNCTION(DO)                                                                          \
-    DO(allgather)                                                                                  \
-    DO(allreduce)                                                                                  \
-    DO(alltoall)                                                                                   \
-    DO(barrier)                                                                                    \
-    DO(bcast)                                                                                      \
-    DO(exscan)                                                                                     \
-    DO(gather)                                                                                     \
-    DO(reduce)                                                                                     \
-    DO(reduce_scatter_block)                                                                       \
-    DO(scan)                                                                                       \
-    DO(scatter)
 
 static void module_destruct(mca_coll_correlated_module_t *module)
 {
@@ -55,17 +31,12 @@ static void module_destruct(mca_coll_correlated_module_t *module)
     if (NULL != module->below.coll_##name##_module) {                                              \
         OBJ_RELEASE(module->below.coll_##name##_module);                                           \
     }
-    EACH_FUNCTION(RELEASE)
+    CORRELATED_EACH_COLLECTIVE(RELEASE)
 #undef RELEASE
 }
 
 static OBJ_CLASS_INSTANCE(mca_coll_correlated_module_t, mca_coll_base_module_t, module_construct,
                           module_destruct);
-
-static mca_coll_correlated_module_t *of(mca_coll_base_module_t *module)
-{
-    return (mca_coll_correlated_module_t *) module;
-}
 
 /* ---- what Rust calls ------------------------------------------------------------------------ */
 
@@ -124,86 +95,22 @@ static void fold(void *op, void *datatype, const uint8_t *a, const uint8_t *b, u
     ompi_op_reduce(with, (void *) a, out, elements, type);
 }
 
-/* ---- buffers that are not one piece --------------------------------------------------------- */
-
-typedef struct {
-    uint8_t *start;
-    uint8_t *copy; /* or NULL */
-    void *user;
-    size_t count;
-    ompi_datatype_t *type;
-} buffer_t;
-
-static int convert(const buffer_t *buffer, bool pack)
-{
-    opal_convertor_t convertor;
-    OBJ_CONSTRUCT(&convertor, opal_convertor_t);
-    const opal_datatype_t *type = &buffer->type->super;
-    int rc = pack ? opal_convertor_copy_and_prepare_for_send(ompi_mpi_local_convertor, type,
-                                                             buffer->count, buffer->user, 0,
-                                                             &convertor)
-                  : opal_convertor_copy_and_prepare_for_recv(ompi_mpi_local_convertor, type,
-                                                             buffer->count, buffer->user, 0,
-                                                             &convertor);
-    size_t bytes = buffer->count * type->size;
-    if (OMPI_SUCCESS == rc && pack) {
-        rustbtl_glue_pack(&convertor, 0, buffer->copy, bytes);
-    } else if (OMPI_SUCCESS == rc) {
-        rustbtl_glue_unpack(&convertor, 0, buffer->copy, bytes);
-    }
-    OBJ_DESTRUCT(&convertor);
-    return rc;
-}
-
-/* Memory of one piece with the same contents. */
-static int buffer_open(buffer_t *buffer, const void *user, size_t count, ompi_datatype_t *type)
-{
-    buffer->user = (void *) user;
-    buffer->count = count;
-    buffer->type = type;
-    buffer->copy = NULL;
-    if (OPAL_LIKELY(correlated_contiguous(type, count))) {
-        buffer->start = (uint8_t *) user + type->super.true_lb;
-        return OMPI_SUCCESS;
-    }
-    buffer->start = buffer->copy = malloc(count * type->super.size);
-    return NULL == buffer->copy ? OMPI_ERR_OUT_OF_RESOURCE : convert(buffer, true);
-}
-
-/* The contents are copied back, if they have changed. */
-static int buffer_close(buffer_t *buffer, int rc, bool changed)
-{
-    if (OPAL_LIKELY(NULL == buffer->copy)) {
-        return rc;
-    }
-    if (OMPI_SUCCESS == rc && changed) {
-        rc = convert(buffer, false);
-    }
-    free(buffer->copy);
-    return rc;
-}
-
 /* ---- the collectives ------------------------------------------------------------------------ */
-
-#define BELOW(name) of(module)->below.coll_##name
-
-static inline int outcome(int32_t code)
-{
-    return RUSTBTL_DONE == code ? OMPI_SUCCESS : OMPI_ERROR;
-}
 
 static int barrier(ompi_communicator_t *comm, mca_coll_base_module_t *module)
 {
     (void) comm;
     rustbtl_collective_t call = { .kind = RUSTBTL_BARRIER, .tag = MCA_COLL_BASE_TAG_BARRIER };
-    return outcome(rustbtl_collective(of(module)->group, &call));
+    return correlated_outcome(rustbtl_collective(correlated_collectives(module)->group, &call));
 }
 
 static int bcast(void *buffer, int count, ompi_datatype_t *type, int root,
                  ompi_communicator_t *comm, mca_coll_base_module_t *module)
 {
-    buffer_t data;
-    int rc = buffer_open(&data, buffer, (size_t) count, type);
+    bool is_root = root == ompi_comm_rank(comm);
+    correlated_buffer_t data;
+    int rc = correlated_buffer_open(&data, buffer, (size_t) count, type, is_root);
+    correlated_buffers_t packs = { .buffers = &data, .count = 1 };
     if (OPAL_LIKELY(OMPI_SUCCESS == rc)) {
         rustbtl_collective_t call = {
             .from = data.start,
@@ -212,25 +119,16 @@ static int bcast(void *buffer, int count, ompi_datatype_t *type, int root,
             .kind = RUSTBTL_BCAST,
             .root = (uint32_t) root,
             .tag = MCA_COLL_BASE_TAG_BCAST,
+            .packs = NULL != data.copy ? &packs : NULL,
         };
-        int32_t code = rustbtl_collective(of(module)->group, &call);
-        rc = RUSTBTL_BELOW == code ? code : outcome(code);
+        int32_t code = rustbtl_collective(correlated_collectives(module)->group, &call);
+        rc = RUSTBTL_BELOW == code ? code : correlated_outcome(code);
     }
-    rc = buffer_close(&data, rc, root != ompi_comm_rank(comm));
+    rc = correlated_buffer_close(&data, rc, !is_root);
     return OPAL_LIKELY(RUSTBTL_BELOW != rc)
                ? rc
-               : BELOW(bcast)(buffer, count, type, root, comm, BELOW(bcast_module));
-}
-
-/* Can Rust cut this between any two elements, and fold a part of it? The same at all members: MPI
- * has them give the same arguments. */
-static inline bool can_fold(const ompi_op_t *op, const ompi_datatype_t *type)
-{
-    uint16_t wanted = OPAL_DATATYPE_FLAG_NO_GAPS | OPAL_DATATYPE_FLAG_CONTIGUOUS;
-    return wanted == (type->super.flags & wanted) && 0 == type->super.true_lb
-        && 0 < type->super.size
-        && (!ompi_op_is_intrinsic((ompi_op_t *) op)
-            || ompi_datatype_is_predefined((ompi_datatype_t *) type));
+               : CORRELATED_BELOW(bcast)(buffer, count, type, root, comm,
+                                         CORRELATED_BELOW(bcast_module));
 }
 
 /* Those that fold. RUSTBTL_BELOW: they cannot. */
@@ -238,7 +136,7 @@ static inline int32_t folded(const void *from, void *into, size_t count, ompi_da
                              ompi_op_t *op, uint32_t kind, int root, int tag,
                              mca_coll_base_module_t *module)
 {
-    if (OPAL_UNLIKELY(!can_fold(op, type))) {
+    if (OPAL_UNLIKELY(!correlated_can_fold(op, type))) {
         return RUSTBTL_BELOW;
     }
     rustbtl_collective_t call = {
@@ -252,7 +150,7 @@ static inline int32_t folded(const void *from, void *into, size_t count, ompi_da
         .root = (uint32_t) root,
         .tag = tag,
     };
-    return rustbtl_collective(of(module)->group, &call);
+    return rustbtl_collective(correlated_collectives(module)->group, &call);
 }
 
 static int reduce(const void *from, void *into, int count, ompi_datatype_t *type, ompi_op_t *op,
@@ -261,9 +159,10 @@ static int reduce(const void *from, void *into, int count, ompi_datatype_t *type
     int32_t code = folded(from, into, (size_t) count, type, op, RUSTBTL_REDUCE, root,
                           MCA_COLL_BASE_TAG_REDUCE, module);
     if (OPAL_UNLIKELY(RUSTBTL_BELOW == code)) {
-        return BELOW(reduce)(from, into, count, type, op, root, comm, BELOW(reduce_module));
+        return CORRELATED_BELOW(reduce)(from, into, count, type, op, root, comm,
+                                        CORRELATED_BELOW(reduce_module));
     }
-    return outcome(code);
+    return correlated_outcome(code);
 }
 
 static int allreduce(const void *from, void *into, int count, ompi_datatype_t *type, ompi_op_t *op,
@@ -272,9 +171,10 @@ static int allreduce(const void *from, void *into, int count, ompi_datatype_t *t
     int32_t code = folded(from, into, (size_t) count, type, op, RUSTBTL_ALLREDUCE, 0,
                           MCA_COLL_BASE_TAG_ALLREDUCE, module);
     if (OPAL_UNLIKELY(RUSTBTL_BELOW == code)) {
-        return BELOW(allreduce)(from, into, count, type, op, comm, BELOW(allreduce_module));
+        return CORRELATED_BELOW(allreduce)(from, into, count, type, op, comm,
+                                           CORRELATED_BELOW(allreduce_module));
     }
-    return outcome(code);
+    return correlated_outcome(code);
 }
 
 static int scan(const void *from, void *into, int count, ompi_datatype_t *type, ompi_op_t *op,
@@ -283,9 +183,10 @@ static int scan(const void *from, void *into, int count, ompi_datatype_t *type, 
     int32_t code = folded(from, into, (size_t) count, type, op, RUSTBTL_SCAN, 0,
                           MCA_COLL_BASE_TAG_SCAN, module);
     if (OPAL_UNLIKELY(RUSTBTL_BELOW == code)) {
-        return BELOW(scan)(from, into, count, type, op, comm, BELOW(scan_module));
+        return CORRELATED_BELOW(scan)(from, into, count, type, op, comm,
+                                      CORRELATED_BELOW(scan_module));
     }
-    return outcome(code);
+    return correlated_outcome(code);
 }
 
 static int exscan(const void *from, void *into, int count, ompi_datatype_t *type, ompi_op_t *op,
@@ -294,9 +195,10 @@ static int exscan(const void *from, void *into, int count, ompi_datatype_t *type
     int32_t code = folded(from, into, (size_t) count, type, op, RUSTBTL_EXSCAN, 0,
                           MCA_COLL_BASE_TAG_EXSCAN, module);
     if (OPAL_UNLIKELY(RUSTBTL_BELOW == code)) {
-        return BELOW(exscan)(from, into, count, type, op, comm, BELOW(exscan_module));
+        return CORRELATED_BELOW(exscan)(from, into, count, type, op, comm,
+                                        CORRELATED_BELOW(exscan_module));
     }
-    return outcome(code);
+    return correlated_outcome(code);
 }
 
 static int reduce_scatter_block(const void *from, void *into, int count, ompi_datatype_t *type,
@@ -306,10 +208,10 @@ static int reduce_scatter_block(const void *from, void *into, int count, ompi_da
     int32_t code = folded(from, into, (size_t) count, type, op, RUSTBTL_REDUCE_SCATTER_BLOCK, 0,
                           MCA_COLL_BASE_TAG_REDUCE_SCATTER_BLOCK, module);
     if (OPAL_UNLIKELY(RUSTBTL_BELOW == code)) {
-        return BELOW(reduce_scatter_block)(from, into, count, type, op, comm,
-                                           BELOW(reduce_scatter_block_module));
+        return CORRELATED_BELOW(reduce_scatter_block)(from, into, count, type, op, comm,
+                                           CORRELATED_BELOW(reduce_scatter_block_module));
     }
-    return outcome(code);
+    return correlated_outcome(code);
 }
 
 /* What one member gives and gets. `from` NULL: its data is in the result, `offset` bytes behind its
@@ -329,29 +231,35 @@ typedef struct {
 static int exchanged(const exchange_t *what, rustbtl_collective_t *call,
                      mca_coll_base_module_t *module)
 {
-    buffer_t from = { .copy = NULL }, into = { .copy = NULL };
+    correlated_buffer_t both[2] = { { .copy = NULL }, { .copy = NULL } };
+    correlated_buffer_t *from = &both[0], *into = &both[1];
+    correlated_buffers_t packs = { .buffers = both, .count = 2 };
     int rc = OMPI_SUCCESS;
     if (NULL != what->into_type) {
-        rc = buffer_open(&into, what->into, what->into_count, what->into_type);
-        call->into = into.start;
+        rc = correlated_buffer_open(into, what->into, what->into_count, what->into_type,
+                                    NULL == what->from_type);
+        call->into = into->start;
     }
     if (OMPI_SUCCESS == rc && NULL != what->from_type) {
-        rc = buffer_open(&from, what->from, what->from_count, what->from_type);
-        call->from = from.start;
+        rc = correlated_buffer_open(from, what->from, what->from_count, what->from_type, true);
+        call->from = from->start;
     }
     if (OPAL_LIKELY(OMPI_SUCCESS == rc)) {
+        if (OPAL_UNLIKELY(NULL != from->copy || NULL != into->copy)) {
+            call->packs = &packs;
+        }
         if (NULL == what->from_type) {
             call->from = call->into + what->offset;
         } else if (what->result_in_data) {
             call->into = (uint8_t *) call->from + what->offset;
         }
-        rc = rustbtl_collective(of(module)->group, call);
+        rc = rustbtl_collective(correlated_collectives(module)->group, call);
     }
     if (RUSTBTL_BELOW != rc) {
         rc = RUSTBTL_DONE == rc ? OMPI_SUCCESS : OMPI_ERROR;
     }
-    rc = buffer_close(&into, rc, true);
-    return buffer_close(&from, rc, false);
+    rc = correlated_buffer_close(into, rc, true);
+    return correlated_buffer_close(from, rc, false);
 }
 
 static int allgather(const void *from, int from_count, ompi_datatype_t *from_type, void *into,
@@ -376,8 +284,9 @@ static int allgather(const void *from, int from_count, ompi_datatype_t *from_typ
     };
     int rc = exchanged(&what, &call, module);
     if (OPAL_UNLIKELY(RUSTBTL_BELOW == rc)) {
-        return BELOW(allgather)(from, from_count, from_type, into, into_count, into_type, comm,
-                             BELOW(allgather_module));
+        return CORRELATED_BELOW(allgather)(from, from_count, from_type, into, into_count, into_type,
+                                           comm,
+                                           CORRELATED_BELOW(allgather_module));
     }
     return rc;
 }
@@ -403,8 +312,9 @@ static int alltoall(const void *from, int from_count, ompi_datatype_t *from_type
     };
     int rc = exchanged(&what, &call, module);
     if (OPAL_UNLIKELY(RUSTBTL_BELOW == rc)) {
-        return BELOW(alltoall)(from, from_count, from_type, into, into_count, into_type, comm,
-                               BELOW(alltoall_module));
+        return CORRELATED_BELOW(alltoall)(from, from_count, from_type, into, into_count, into_type,
+                                          comm,
+                                          CORRELATED_BELOW(alltoall_module));
     }
     return rc;
 }
@@ -433,8 +343,9 @@ static int gather(const void *from, int from_count, ompi_datatype_t *from_type, 
     };
     int rc = exchanged(&what, &call, module);
     if (OPAL_UNLIKELY(RUSTBTL_BELOW == rc)) {
-        return BELOW(gather)(from, from_count, from_type, into, into_count, into_type, root, comm,
-                             BELOW(gather_module));
+        return CORRELATED_BELOW(gather)(from, from_count, from_type, into, into_count, into_type,
+                                        root, comm,
+                                        CORRELATED_BELOW(gather_module));
     }
     return rc;
 }
@@ -464,8 +375,9 @@ static int scatter(const void *from, int from_count, ompi_datatype_t *from_type,
     };
     int rc = exchanged(&what, &call, module);
     if (OPAL_UNLIKELY(RUSTBTL_BELOW == rc)) {
-        return BELOW(scatter)(from, from_count, from_type, into, into_count, into_type, root, comm,
-                              BELOW(scatter_module));
+        return CORRELATED_BELOW(scatter)(from, from_count, from_type, into, into_count, into_type,
+                                         root, comm,
+                                         CORRELATED_BELOW(scatter_module));
     }
     return rc;
 }
@@ -474,7 +386,7 @@ static int scatter(const void *from, int from_count, ompi_datatype_t *from_type,
 
 static int enable(mca_coll_base_module_t *super, ompi_communicator_t *comm)
 {
-    mca_coll_correlated_module_t *module = of(super);
+    mca_coll_correlated_module_t *module = correlated_collectives(super);
     rustbtl_collective_setup_t setup = {
         .comm = comm,
         .directory = mca_vprotocol_correlated_config.shm_directory,
@@ -482,6 +394,7 @@ static int enable(mca_coll_base_module_t *super, ompi_communicator_t *comm)
         .receive = receive_bytes,
         .test = test_request,
         .fold = fold,
+        .pack = mca_coll_correlated_pack,
         .bytes_max = mca_vprotocol_correlated_collectives_memory,
         .rank = (uint32_t) ompi_comm_rank(comm),
         .size = (uint32_t) ompi_comm_size(comm),
@@ -497,7 +410,7 @@ static int enable(mca_coll_base_module_t *super, ompi_communicator_t *comm)
     if (NULL != module->below.coll_##name##_module) {                                              \
         OBJ_RETAIN(module->below.coll_##name##_module);                                            \
     }
-    EACH_FUNCTION(KEEP)
+    CORRELATED_EACH_COLLECTIVE(KEEP)
 #undef KEEP
     return OMPI_SUCCESS;
 }
@@ -525,8 +438,9 @@ static mca_coll_base_module_t *comm_query(ompi_communicator_t *comm, int *priori
     *priority = PRIORITY;
     module->super.coll_module_enable = enable;
 #define OFFER(name) module->super.coll_##name = name;
-    EACH_FUNCTION(OFFER)
+    CORRELATED_EACH_EQUAL_COLLECTIVE(OFFER)
 #undef OFFER
+    mca_coll_correlated_varying(&module->super);
     return &module->super;
 }
 

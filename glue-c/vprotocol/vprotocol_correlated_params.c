@@ -57,10 +57,10 @@ static bool use_shm = true, use_ipv4 = true, use_ipv6 = true, want_encryption = 
 static double overhead_max = 3;
 static uint8_t one_sided, collectives;
 
-/* With 5.0 it was not tried enough. */
+/* With 5.0 these were not tried enough. */
 bool mca_vprotocol_correlated_one_sided = CORRELATED_HAS_OSC_PT2PT;
 uint64_t mca_vprotocol_correlated_window_mapped_max = 8 << 20;
-bool mca_vprotocol_correlated_collectives = false;
+bool mca_vprotocol_correlated_collectives = OMPI_MAJOR_VERSION < 5;
 uint64_t mca_vprotocol_correlated_collectives_memory = 256ull << 20;
 static int log_full = RUSTBTL_LOG_SUSPEND;
 
@@ -288,7 +288,8 @@ static void register_rest(rustbtl_config_t *c)
                  "larger they access by messages and system calls.");
     flag("collectives", &mca_vprotocol_correlated_collectives, &collectives, 4,
          "Collectives of communicators that lie in one correlated set go over shared memory, by a "
-         "component of our own (coll: correlated). Off: over Open MPI's own components.");
+         "component of our own (coll: correlated). Off (with Open MPI 5.0 by default): over Open "
+         "MPI's own components.");
     (void) bytes("collectives_memory", &mca_vprotocol_correlated_collectives_memory, 6,
           "Shared memory in bytes that the collectives of all communicators of a process may use "
           "(see collectives). Communicators that find none left use messages.");

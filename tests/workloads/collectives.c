@@ -51,6 +51,39 @@ static int count_of(int step)
     return counts[at];
 }
 
+/* Blocks of different lengths, some of them empty. */
+static void varying(MPI_Comm comm, int step, int count)
+{
+    enum { RANKS = 16 };
+    int me, np, give[RANKS], get[RANKS], give_at[RANKS], get_at[RANKS], gives = 0, gets = 0;
+    MPI_Comm_rank(comm, &me);
+    MPI_Comm_size(comm, &np);
+    for (int k = 0; k < np; k++) {
+        give[k] = (me + 2 * k + step) % 3 * count / (3 * np);
+        get[k] = (k + 2 * me + step) % 3 * count / (3 * np);
+        give_at[k] = gives;
+        get_at[k] = gets;
+        gives += give[k];
+        gets += get[k];
+    }
+    MPI_Alltoallv(from, give, give_at, MPI_DOUBLE, into, get, get_at, MPI_DOUBLE, comm);
+    eat(into, sizeof *into * (size_t) gets);
+    gets = 0;
+    for (int k = 0; k < np; k++) {
+        get[k] = (k + step) % 3 * count / (3 * np);
+        get_at[k] = gets;
+        gets += get[k];
+    }
+    MPI_Allgatherv(from, get[me], MPI_DOUBLE, into, get, get_at, MPI_DOUBLE, comm);
+    eat(into, sizeof *into * (size_t) gets);
+    MPI_Gatherv(from, get[me], MPI_DOUBLE, into, get, get_at, MPI_DOUBLE, step % np, comm);
+    MPI_Scatterv(into, get, get_at, MPI_DOUBLE, into + WORDS / 2, get[me], MPI_DOUBLE, step % np,
+                 comm);
+    eat(into + WORDS / 2, sizeof *into * (size_t) get[me]);
+    MPI_Reduce_scatter(from, into, get, MPI_DOUBLE, MPI_SUM, comm);
+    eat(into, sizeof *into * (size_t) get[me]);
+}
+
 static void one_round(MPI_Comm comm, int step, MPI_Op op, MPI_Datatype matrix)
 {
     int me, np, count = count_of(step);
@@ -74,6 +107,7 @@ static void one_round(MPI_Comm comm, int step, MPI_Op op, MPI_Datatype matrix)
     MPI_Reduce(from, into, count, MPI_DOUBLE, MPI_SUM, root, comm);
     if (me == root)
         eat(into, sizeof *into * (size_t) count);
+    varying(comm, step, count);
     MPI_Bcast(&hash, 1, MPI_UINT64_T, root, comm);
     hash = mix(hash + (uint64_t) me);
 }

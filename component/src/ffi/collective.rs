@@ -21,6 +21,8 @@ pub struct CollectiveSetup {
     pub test: unsafe extern "C" fn(*mut c_void) -> i32,
     /// `out = a op b`: op, type, a, b, out, elements. `b` may be `out`.
     pub fold: unsafe extern "C" fn(*mut c_void, *mut c_void, *const u8, *const u8, *mut u8, u64),
+    /// Pack data that is not one piece, as a call's `packs` says: `DONE`, or it has failed.
+    pub pack: unsafe extern "C" fn(*mut c_void) -> i32,
     /// All communicators of this process together may use so much memory.
     pub bytes_max: u64,
     /// Own rank.
@@ -29,8 +31,20 @@ pub struct CollectiveSetup {
     pub size: u32,
 }
 
-const_assert_eq!(size_of::<CollectiveSetup>(), 64);
-const_assert_eq!(offset_of!(CollectiveSetup, bytes_max), 48);
+const_assert_eq!(size_of::<CollectiveSetup>(), 72);
+const_assert_eq!(offset_of!(CollectiveSetup, bytes_max), 56);
+
+/// One of a call's blocks, where they vary: `rustbtl_block_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CollectiveBlock {
+    /// Its contents; only written to in what a member gets.
+    pub start: *mut u8,
+    /// How many.
+    pub bytes: u64,
+}
+
+const_assert_eq!(size_of::<CollectiveBlock>(), 16);
 
 /// A collective: `rustbtl_collective_t`.
 #[repr(C)]
@@ -40,7 +54,7 @@ pub struct CollectiveCall {
     pub from: *const u8,
     /// Where its result goes.
     pub into: *mut u8,
-    /// Of what one member gives another.
+    /// Of what one member gives another; where that varies, of the longest that this member knows.
     pub bytes: u64,
     /// Bytes that a fold must not tear.
     pub element: u64,
@@ -48,6 +62,12 @@ pub struct CollectiveCall {
     pub op: *mut c_void,
     /// For `fold`.
     pub datatype: *mut c_void,
+    /// Where blocks vary: what this member gives, as `Plan::gives_to` counts them; else null.
+    pub gives: *const CollectiveBlock,
+    /// The same of what it gets, as `Plan::gets_from` counts them.
+    pub gets: *const CollectiveBlock,
+    /// For `pack`; null: all data is there.
+    pub packs: *mut c_void,
     /// `enum rustbtl_collective_kind`.
     pub kind: u32,
     /// For those that have one.
@@ -58,5 +78,5 @@ pub struct CollectiveCall {
     pub reserved: u32,
 }
 
-const_assert_eq!(size_of::<CollectiveCall>(), 64);
-const_assert_eq!(offset_of!(CollectiveCall, kind), 48);
+const_assert_eq!(size_of::<CollectiveCall>(), 88);
+const_assert_eq!(offset_of!(CollectiveCall, kind), 72);

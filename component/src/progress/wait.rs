@@ -190,12 +190,19 @@ pub fn wait_for_memory(shared: &'static Shared, mut over: impl FnMut() -> bool) 
     wait_long_for_memory(shared, &mut over);
 }
 
+/// The same where what is awaited may come as messages, too.
 #[inline(never)]
-fn wait_long_for_memory(shared: &'static Shared, over: &mut dyn FnMut() -> bool) {
+pub fn wait_long_for_memory(shared: &'static Shared, over: &mut dyn FnMut() -> bool) {
     let mut turn = 0u32;
     WAITING.begin();
     loop {
         if over() {
+            if turn > 0
+                && let Some(mut entered) = shared.try_enter()
+            {
+                // Something has come, if not as a message.
+                entered.backoff.reset();
+            }
             return;
         }
         let mut happened = false;
@@ -207,12 +214,11 @@ fn wait_long_for_memory(shared: &'static Shared, over: &mut dyn FnMut() -> bool)
             shared.deliver(entered);
         }
         let looks = if patience < LOOKS_AT_MEMORY { 1 } else { PROGRAM_POLLS };
-        for _ in 0..looks {
-            if over() {
-                return;
-            }
-        }
         turn = turn.wrapping_add(1);
+        if (1..looks).any(|_| over()) {
+            shared.enter().backoff.reset();
+            return;
+        }
         if turn.is_multiple_of(PROGRAM_POLLS) {
             // SAFETY: nothing is borrowed; it comes back into rustbtl_progress.
             unsafe { (shared.glue.progress)() };

@@ -46,11 +46,21 @@ pub enum Kind {
     Scan,
     /// MPI_Exscan.
     Exscan,
+    /// MPI_Gatherv.
+    Gatherv,
+    /// MPI_Scatterv.
+    Scatterv,
+    /// MPI_Allgatherv.
+    Allgatherv,
+    /// MPI_Alltoallv, MPI_Alltoallw.
+    Alltoallv,
+    /// MPI_Reduce_scatter.
+    ReduceScatter,
 }
 
 impl Kind {
     /// All of them, in the order of glue.h.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 16] = [
         Self::Barrier,
         Self::Bcast,
         Self::Reduce,
@@ -62,17 +72,42 @@ impl Kind {
         Self::ReduceScatterBlock,
         Self::Scan,
         Self::Exscan,
+        Self::Gatherv,
+        Self::Scatterv,
+        Self::Allgatherv,
+        Self::Alltoallv,
+        Self::ReduceScatter,
     ];
 
     /// Does each member put something else for each of the others?
     fn has_blocks(self) -> bool {
-        matches!(self, Self::Alltoall | Self::Scatter | Self::ReduceScatterBlock)
+        use Kind::{Alltoall, Alltoallv, ReduceScatter, ReduceScatterBlock, Scatter, Scatterv};
+        matches!(
+            self,
+            Alltoall | Alltoallv | ReduceScatter | ReduceScatterBlock | Scatter | Scatterv
+        )
+    }
+
+    /// Are blocks of different length?
+    pub fn varies(self) -> bool {
+        use Kind::{Allgatherv, Alltoallv, Gatherv, ReduceScatter, Scatterv};
+        matches!(self, Gatherv | Scatterv | Allgatherv | Alltoallv | ReduceScatter)
+    }
+
+    /// By which call all members learn how long the longest block is, where not everybody knows it
+    /// of all: how often they are cut, and whether the call is for somebody else, depends on it.
+    pub fn longest_by(self) -> Option<Self> {
+        match self {
+            Self::Gatherv | Self::Scatterv => Some(Self::Bcast),
+            Self::Alltoallv => Some(Self::Allgather),
+            _ => None,
+        }
     }
 
     /// Is its result folded?
     pub fn folds(self) -> bool {
-        use Kind::{Allreduce, Exscan, Reduce, ReduceScatterBlock, Scan};
-        matches!(self, Reduce | Allreduce | ReduceScatterBlock | Scan | Exscan)
+        use Kind::{Allreduce, Exscan, Reduce, ReduceScatter, ReduceScatterBlock, Scan};
+        matches!(self, Reduce | Allreduce | ReduceScatterBlock | ReduceScatter | Scan | Exscan)
     }
 }
 
@@ -85,7 +120,7 @@ pub struct Call {
     pub size: u32,
     /// For those that have one.
     pub root: u32,
-    /// Of what one member gives another.
+    /// Of what one member gives another; where that varies, of the longest.
     pub bytes: u64,
     /// Bytes that a fold must not tear; 1 where nothing is folded.
     pub element: u64,
@@ -224,8 +259,8 @@ impl Plan {
         let Call { kind, size, root, bytes, .. } = self.call;
         let (all, one, others) = (Who::All, Who::One(root), Who::AllBut(root));
         let (writers, readers) = match kind {
-            Kind::Bcast | Kind::Scatter => (one, others),
-            Kind::Reduce | Kind::Gather => (others, one),
+            Kind::Bcast | Kind::Scatter | Kind::Scatterv => (one, others),
+            Kind::Reduce | Kind::Gather | Kind::Gatherv => (others, one),
             _ => (all, all),
         };
         let (piece, half) = match self.in_parts() {
@@ -237,7 +272,7 @@ impl Plan {
         let (put, take) = match kind {
             Kind::Allreduce if self.in_parts() && half == 0 => (Put::Block, Take::FoldPart),
             Kind::Allreduce if self.in_parts() => (Put::Part, Take::CopyParts),
-            Kind::ReduceScatterBlock => (Put::Blocks, Take::Fold),
+            Kind::ReduceScatterBlock | Kind::ReduceScatter => (Put::Blocks, Take::Fold),
             kind if kind.folds() => (Put::Block, Take::Fold),
             kind if kind.has_blocks() => (Put::Blocks, Take::Copy),
             _ => (Put::Block, Take::Copy),
@@ -273,7 +308,31 @@ impl Plan {
         }
     }
 
-    /// What a reader reads of a writer's slot.
+    /// Where blocks vary: bytes of the piece of a block of this length.
+    pub fn piece_of(&self, step: &Step, block: u64) -> u64 {
+        block.saturating_sub(step.at).min(step.bytes)
+    }
+
+    /// Where blocks vary: which of those that it gives a writer puts into its slot. The place of
+    /// each is as long as that of the longest.
+    pub fn gives(&self, step: &Step) -> Range<u32> {
+        if step.put == Put::Blocks { 0..self.call.size } else { 0..1 }
+    }
+
+    /// Where blocks vary: which of those that a writer gives is this reader's.
+    pub fn gives_to(&self, reader: u32) -> u32 {
+        if self.call.kind.has_blocks() { reader } else { 0 }
+    }
+
+    /// Where blocks vary: which of those that a reader gets is this writer's.
+    pub fn gets_from(&self, writer: u32) -> u32 {
+        match self.call.kind {
+            Kind::Scatterv | Kind::ReduceScatter => 0,
+            _ => writer,
+        }
+    }
+
+    /// What a reader reads of a writer's slot; where blocks vary: at most.
     #[inline]
     pub fn reads(&self, step: &Step, reader: u32, writer: u32) -> Range<u64> {
         match (step.put, step.take) {
@@ -322,8 +381,17 @@ impl Plan {
         }
     }
 
-    /// The block that a member copies of itself: where it lies in its data, where it goes in the
-    /// result.
+    /// Where blocks vary: does a member copy one of itself?
+    pub fn copies_own(&self, member: u32) -> bool {
+        match self.call.kind {
+            Kind::Allgatherv | Kind::Alltoallv => true,
+            Kind::Gatherv | Kind::Scatterv => member == self.call.root,
+            _ => false,
+        }
+    }
+
+    /// The block that a member copies of itself, where they do not vary: where it lies in its
+    /// data, where it goes in the result.
     pub fn own_block(&self, member: u32) -> Option<(u64, u64)> {
         let block = u64::from(member) * self.call.bytes;
         match self.call.kind {

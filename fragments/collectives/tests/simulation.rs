@@ -6,6 +6,7 @@ use rustbtl_collectives::plan::*;
 use rustbtl_seeds::{Prng, all_caught, fails, is_one_seed, mix, run_seeds};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::rc::Rc;
 
 /// What is done wrongly on purpose.
@@ -120,22 +121,54 @@ fn element(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
 }
 
+/// Where blocks vary: where they lie in what a member gives, and in what it gets.
+#[derive(Clone, Default)]
+struct Blocks {
+    gives: Vec<Range<usize>>,
+    gets: Vec<Range<usize>>,
+}
+
 /// A member with the data of its call.
 struct Rank {
     me: u32,
     world: Rc<RefCell<World>>,
     from: Vec<u8>,
     into: Vec<u8>,
+    blocks: Blocks,
     /// What has come as messages of a step.
     inbox: BTreeMap<(u64, u32), Vec<u8>>,
 }
 
 impl Rank {
+    /// Of a writer's slot; one of the two is this member.
+    fn range(&self, plan: &Plan, step: &Step, reader: u32, writer: u32) -> Range<u64> {
+        let range = plan.reads(step, reader, writer);
+        let block = match plan.call.kind.varies() {
+            false => return range,
+            true if writer == self.me => &self.blocks.gives[plan.gives_to(reader) as usize],
+            true => &self.blocks.gets[plan.gets_from(writer) as usize],
+        };
+        range.start..range.start + plan.piece_of(step, block.len() as u64)
+    }
+
+    fn goes_to(&self, plan: &Plan, step: &Step, writer: u32) -> u64 {
+        match plan.call.kind.varies() {
+            true => self.blocks.gets[plan.gets_from(writer) as usize].start as u64 + step.at,
+            false => plan.goes_to(step, self.me, writer),
+        }
+    }
+
     /// What a writer has put for this reader.
     fn read(&self, plan: &Plan, step: &Step, number: u64, writer: u32) -> Vec<u8> {
-        let range = plan.reads(step, self.me, writer);
+        let range = self.range(plan, step, self.me, writer);
         if writer == self.me {
-            let at = plan.own(step, self.me) as usize;
+            let at = match plan.call.kind.varies() {
+                true => {
+                    let block = &self.blocks.gives[plan.gives_to(self.me) as usize];
+                    block.start + (step.at as usize).min(block.len())
+                }
+                false => plan.own(step, self.me) as usize,
+            };
             return self.from[at..at + (range.end - range.start) as usize].to_vec();
         }
         if let Some(message) = self.inbox.get(&(number, writer)) {
@@ -171,8 +204,18 @@ impl Host for Rank {
     fn put(&mut self, plan: &Plan, step: &Step, number: u64) {
         let source = if step.put == Put::Part { &self.into } else { &self.from };
         let mut bytes = Vec::new();
-        for (at, length) in plan.puts(step, self.me) {
-            bytes.extend_from_slice(&source[at as usize..(at + length) as usize]);
+        if plan.call.kind.varies() {
+            for (place, number) in plan.gives(step).enumerate() {
+                let block = &self.blocks.gives[number as usize];
+                let length = plan.piece_of(step, block.len() as u64) as usize;
+                let at = block.start + (step.at as usize).min(block.len());
+                bytes.extend_from_slice(&source[at..at + length]);
+                bytes.resize((place + 1) * step.bytes as usize, 0xDD);
+            }
+        } else {
+            for (at, length) in plan.puts(step, self.me) {
+                bytes.extend_from_slice(&source[at as usize..(at + length) as usize]);
+            }
         }
         assert!(bytes.len() as u64 <= if step.line { LINE_BYTES } else { CHUNK_BYTES });
         let mut world = self.world.borrow_mut();
@@ -194,7 +237,7 @@ impl Host for Rank {
         if sends {
             let size = plan.call.size;
             for reader in (0..size).filter(|&r| r != self.me && step.readers.has(r)) {
-                let range = plan.reads(step, reader, self.me);
+                let range = self.range(plan, step, reader, self.me);
                 let message = bytes[range.start as usize..range.end as usize].to_vec();
                 world.mail.entry((self.me, reader)).or_default().push_back((number, message));
             }
@@ -230,7 +273,7 @@ impl Host for Rank {
             Take::Copy | Take::CopyParts => {
                 for writer in (0..plan.call.size).filter(|&w| w != me && step.writers.has(w)) {
                     let bytes = self.read(plan, step, number, writer);
-                    self.write(plan.goes_to(step, me, writer), &bytes);
+                    self.write(self.goes_to(plan, step, writer), &bytes);
                 }
             }
             Take::Fold | Take::FoldPart => {
@@ -248,7 +291,7 @@ impl Host for Rank {
                         result[at..at + 8].copy_from_slice(&folded.to_le_bytes());
                     }
                 }
-                self.write(plan.goes_to(step, me, me), &result);
+                self.write(self.goes_to(plan, step, me), &result);
             }
         }
         self.inbox.retain(|&(of, _), _| of > number);
@@ -267,6 +310,7 @@ struct Case {
     from: Vec<Vec<u8>>,
     into: Vec<Vec<u8>>,
     want: Vec<Vec<u8>>,
+    blocks: Vec<Blocks>,
 }
 
 /// Calls that are too long are others'.
@@ -289,6 +333,9 @@ fn draw_any(random: &mut Prng, size: u32) -> Case {
         6 => random.from_to(1000, 9000),
         _ => random.from_to(8000, 65_000),
     };
+    if kind.varies() {
+        return draw_varying(random, Call { kind, size, root, bytes: count * 8, element: 8 });
+    }
     let (bytes, n) = (if kind == Kind::Barrier { 0 } else { count * 8 }, size as usize);
     let call = Call { kind, size, root, bytes, element: if kind.folds() { 8 } else { 1 } };
     let block = bytes as usize;
@@ -300,18 +347,10 @@ fn draw_any(random: &mut Prng, size: u32) -> Case {
         Kind::Allgather | Kind::Alltoall | Kind::Gather => n * block,
         _ => block,
     };
-    let fill = |random: &mut Prng, length: usize| -> Vec<u8> {
-        let mut all: Vec<u8> = Vec::with_capacity(length + 8);
-        while all.len() < length {
-            all.extend_from_slice(&random.bits().to_le_bytes());
-        }
-        all.truncate(length);
-        all
-    };
     let from: Vec<_> = (0..n).map(|_| fill(random, gives)).collect();
     let into: Vec<_> = (0..n).map(|_| fill(random, gets)).collect();
     let piece = |w: usize, at: usize| from[w][at * block..(at + 1) * block].to_vec();
-    let folded = |members: core::ops::Range<usize>, at: usize| -> Option<Vec<u8>> {
+    let folded = |members: Range<usize>, at: usize| -> Option<Vec<u8>> {
         let mut members = members.rev();
         let mut result = piece(members.next()?, at);
         for w in members {
@@ -337,11 +376,92 @@ fn draw_any(random: &mut Prng, size: u32) -> Case {
             Kind::ReduceScatterBlock => folded(0..n, me),
             Kind::Scan => folded(0..me + 1, 0),
             Kind::Exscan => folded(0..me, 0),
+            _ => unreachable!("its blocks vary"),
         };
         all.unwrap_or_else(|| into[me].clone())
     });
     let want = want.collect();
-    Case { call, from, into, want }
+    Case { call, from, into, want, blocks: vec![Blocks::default(); n] }
+}
+
+fn fill(random: &mut Prng, length: usize) -> Vec<u8> {
+    let mut all: Vec<u8> = Vec::with_capacity(length + 8);
+    while all.len() < length {
+        all.extend_from_slice(&random.bits().to_le_bytes());
+    }
+    all.truncate(length);
+    all
+}
+
+/// Blocks of up to `call.bytes`, with gaps between them.
+fn draw_varying(random: &mut Prng, mut call: Call) -> Case {
+    let (n, root, kind) = (call.size as usize, call.root as usize, call.kind);
+    let most = (call.bytes / 8) as usize;
+    let mut draw = || if random.chance(20) { 0 } else { random.below(most + 1) * 8 };
+    // What one gives another, as long as everybody is concerned.
+    let mut lengths: Vec<Vec<usize>> = (0..n).map(|_| (0..n).map(|_| draw()).collect()).collect();
+    for w in 0..n {
+        for r in 0..n {
+            lengths[w][r] = match kind {
+                Kind::Alltoallv => lengths[w][r],
+                Kind::Gatherv | Kind::Allgatherv => lengths[w][0],
+                _ => lengths[0][r],
+            };
+        }
+    }
+    call.bytes = lengths.iter().flatten().copied().max().unwrap_or(0) as u64;
+    let lay = |random: &mut Prng, lengths: Vec<usize>| -> Vec<Range<usize>> {
+        let mut at = 0;
+        let block = |length: usize| {
+            let start = at + if kind.folds() { 0 } else { random.below(3) * 8 };
+            at = start + length;
+            start..at
+        };
+        lengths.into_iter().map(block).collect()
+    };
+    let mut blocks = Vec::new();
+    for (me, row) in lengths.iter().enumerate() {
+        let column: Vec<usize> = lengths.iter().map(|row| row[me]).collect();
+        let gives = match kind {
+            Kind::Gatherv | Kind::Allgatherv => vec![row[0]],
+            Kind::Scatterv if me != root => Vec::new(),
+            _ => row.clone(),
+        };
+        let gets = match kind {
+            Kind::Gatherv if me != root => Vec::new(),
+            Kind::Scatterv | Kind::ReduceScatter => vec![lengths[root][me]],
+            _ => column,
+        };
+        blocks.push(Blocks { gives: lay(random, gives), gets: lay(random, gets) });
+    }
+    let end = |blocks: &[Range<usize>]| blocks.last().map_or(0, |block| block.end);
+    let from: Vec<_> = blocks.iter().map(|blocks| fill(random, end(&blocks.gives))).collect();
+    let into: Vec<_> = blocks.iter().map(|blocks| fill(random, end(&blocks.gets))).collect();
+    let mut want = into.clone();
+    for me in 0..n {
+        let given = |w: usize| {
+            let all = &blocks[w].gives;
+            from[w][all[if all.len() == n { me } else { 0 }].clone()].to_vec()
+        };
+        if kind == Kind::ReduceScatter {
+            let mut result = given(n - 1);
+            for w in (0..n - 1).rev() {
+                let next = given(w);
+                for at in (0..result.len()).step_by(8) {
+                    let folded = fold(element(&next, at), element(&result, at));
+                    result[at..at + 8].copy_from_slice(&folded.to_le_bytes());
+                }
+            }
+            want[me] = result;
+        } else if kind == Kind::Scatterv {
+            want[me][blocks[me].gets[0].clone()].copy_from_slice(&given(root));
+        } else {
+            for (w, place) in blocks[me].gets.iter().enumerate() {
+                want[me][place.clone()].copy_from_slice(&given(w));
+            }
+        }
+    }
+    Case { call, from, into, want, blocks }
 }
 
 fn run(seed: u64, bug: Option<Bug>) {
@@ -374,6 +494,7 @@ fn run(seed: u64, bug: Option<Bug>) {
         world: Rc::clone(&world),
         from: Vec::new(),
         into: Vec::new(),
+        blocks: Blocks::default(),
         inbox: BTreeMap::new(),
     };
     let mut ranks: Vec<Rank> = (0..size).map(rank).collect();
@@ -382,7 +503,14 @@ fn run(seed: u64, bug: Option<Bug>) {
         let me = rank.me as usize;
         rank.from = cases[call].from[me].clone();
         rank.into = cases[call].into[me].clone();
-        if let Some((from, into)) = plans[call].own_block(rank.me) {
+        rank.blocks = cases[call].blocks[me].clone();
+        if cases[call].call.kind.varies() {
+            if plans[call].copies_own(rank.me) {
+                let from = &rank.blocks.gives[plans[call].gives_to(rank.me) as usize];
+                let into = rank.blocks.gets[plans[call].gets_from(rank.me) as usize].clone();
+                rank.into[into].copy_from_slice(&rank.from[from.clone()]);
+            }
+        } else if let Some((from, into)) = plans[call].own_block(rank.me) {
             let (from, into) = (from as usize, into as usize);
             let bytes = cases[call].call.bytes as usize;
             rank.into[into..into + bytes].copy_from_slice(&rank.from[from..from + bytes]);

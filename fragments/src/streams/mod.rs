@@ -3,8 +3,9 @@
 //! Source: DESIGN §2. User tags share one stream; each negative tag is a stream of its own. The
 //! blocking collectives use a few dozen negative tags, again and again: an array. Nonblocking
 //! collectives take a new tag for each operation, without end: runs of neighbouring tags with equal
-//! counts, so that a program that repeats the same operation needs one run.
+//! counts, and what repeats is kept once.
 
+mod repeats;
 mod runs;
 
 pub use runs::Runs;

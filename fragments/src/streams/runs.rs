@@ -1,8 +1,7 @@
 //! Counters of an endless range of lanes, as runs of neighbours with equal counts.
 //!
 //! Nonblocking collectives go through the lanes one after the other and come back to none: the
-//! newest lanes have an array, and what leaves it makes the last run longer or is a new last one.
-//! Neither searches.
+//! newest lanes have an array, and what leaves it goes to the end of [`Repeats`]. Neither searches.
 //!
 //! Invariants:
 //! * R1 Runs do not overlap, none is empty, none has count 0.
@@ -10,6 +9,7 @@
 //! * R3 Of the lanes below `FIXED`, those from `Newest::first` on have their count in its array or
 //!   none; those of `Newest::left` are below them, and those of the map below these.
 
+use super::repeats::Repeats;
 use std::collections::BTreeMap;
 
 /// Lanes that have a place of their own.
@@ -24,8 +24,8 @@ struct Newest {
     first: u32,
     /// Of lane `l` at `l % NEWEST`.
     counts: [u64; NEWEST as usize],
-    /// First lane, last lane and count of the runs that have left, in order.
-    left: Vec<(u32, u32, u64)>,
+    /// Those that have left.
+    left: Repeats,
 }
 
 impl Newest {
@@ -37,24 +37,13 @@ impl Newest {
         &mut self.counts[(lane % NEWEST) as usize]
     }
 
-    /// The first lane leaves.
-    fn slide(&mut self) {
+    /// The first lane leaves. `Err`: there are too many messages in it to be with the others.
+    fn slide(&mut self) -> Result<(), (u32, u64)> {
         let lane = self.first;
         let count = core::mem::take(self.count(lane));
         self.first += 1;
-        if count == 0 {
-            return;
-        }
-        match self.left.last_mut() {
-            Some((_, end, same)) if *same == count && *end + 1 == lane => *end = lane,
-            _ => self.left.push((lane, lane, count)),
-        }
-    }
-
-    /// Which of those that have left spans this lane.
-    fn run_of(&self, lane: u32) -> Option<usize> {
-        let at = self.left.partition_point(|&(first, _, _)| first <= lane).checked_sub(1)?;
-        (lane <= self.left[at].1).then_some(at)
+        self.left.push(lane, u8::try_from(count).map_err(|_| (lane, count))?);
+        Ok(())
     }
 }
 
@@ -76,8 +65,8 @@ impl Runs {
                 let at = (lane % NEWEST) as usize;
                 return if newest.has(lane) { newest.counts[at] } else { 0 };
             }
-            if newest.left.first().is_some_and(|&(first, _, _)| lane >= first) {
-                return newest.run_of(lane).map_or(0, |at| newest.left[at].2);
+            if newest.left.first().is_some_and(|first| lane >= first) {
+                return newest.left.get(lane);
             }
         }
         self.get_old(lane)
@@ -117,8 +106,8 @@ impl Runs {
             if first > lane {
                 return self.advance_old(lane);
             }
-            let mut newest =
-                Box::new(Newest { first, counts: [0; NEWEST as usize], left: Vec::new() });
+            let counts = [0; NEWEST as usize];
+            let mut newest = Box::new(Newest { first, counts, left: Repeats::default() });
             *newest.count(lane) = 1;
             self.newest = Some(newest);
             return 0;
@@ -131,7 +120,11 @@ impl Runs {
             if newest.has(lane) {
                 break;
             }
-            newest.slide();
+            if let Err((first, count)) = newest.slide() {
+                self.settle_left();
+                self.set_old(first, first, count);
+                return self.advance(lane);
+            }
         }
         if !newest.has(lane) {
             // All have left.
@@ -156,7 +149,7 @@ impl Runs {
     /// What has left the array, into the map.
     fn settle_left(&mut self) {
         let Some(newest) = &mut self.newest else { return };
-        for (first, end, count) in core::mem::take(&mut newest.left) {
+        for (first, end, count) in core::mem::take(&mut newest.left).iter() {
             self.set_old(first, end, count);
         }
     }
@@ -249,7 +242,7 @@ impl Runs {
         let newest = self.newest.iter().flat_map(|newest| {
             let lanes = newest.first..newest.first + NEWEST;
             let lane = |lane| (lane, lane, newest.counts[(lane % NEWEST) as usize]);
-            newest.left.iter().copied().chain(lanes.map(lane))
+            newest.left.iter().chain(lanes.map(lane))
         });
         let mut all = old.chain(newest).chain(fixed).filter(|&(_, _, count)| count > 0).peekable();
         core::iter::from_fn(move || {
@@ -335,6 +328,20 @@ mod tests {
     }
 
     #[test]
+    fn lanes_with_many_messages_are_not_forgotten_either() {
+        let mut runs = Runs::default();
+        for lane in 91..400 {
+            (0..if lane % 50 == 0 { 1000 } else { lane % 3 }).for_each(|_| {
+                runs.advance(lane);
+            });
+        }
+        for lane in 91..400 {
+            let wanted = if lane % 50 == 0 { 1000 } else { u64::from(lane % 3) };
+            assert_eq!(runs.get(lane), wanted, "{lane}");
+        }
+    }
+
+    #[test]
     fn one_lane_after_the_other_makes_one_run_longer() {
         let mut runs = Runs::default();
         for lane in 91..100_000 {
@@ -342,7 +349,7 @@ mod tests {
             assert_eq!(runs.advance(lane), 1);
         }
         assert!(runs.runs.is_empty(), "nothing has gone into the map");
-        assert_eq!(runs.newest.as_ref().expect("in use").left.len(), 1);
+        assert!(runs.newest.as_ref().expect("in use").left.bytes() < 64);
         assert_eq!(runs.iter().collect::<Vec<_>>(), [(91, 99_999, 2)]);
     }
 }

@@ -1,9 +1,9 @@
 //! Collectives inside a node: Open MPI's over our messages, and our own (docs/adr/0040).
 
-use super::experiments::{Experiment, Kind, OURS, Program, STOCK, Side};
+use super::experiments::{Experiment, Kind, Program, STOCK, Side};
 use super::rows::{Goal, Row, Unit, against};
 
-/// Ours, with the engine alone as in [`OURS`].
+/// Ours, with the engine alone as in `OURS`.
 const OWN: Side = Side {
     name: "own-collectives",
     kind: Kind::Defaults(&[
@@ -13,17 +13,31 @@ const OWN: Side = Side {
     threads: false,
 };
 
+/// The same over messages, by Open MPI's components.
+const OFF: Side = Side {
+    name: "messages",
+    kind: Kind::Defaults(&[
+        ("vprotocol_correlated_collectives", "0"),
+        ("vprotocol_correlated_recover", "0"),
+    ]),
+    threads: false,
+};
+
 /// All of them; none has a bare side.
 pub fn experiments() -> Vec<Experiment> {
     let of = |name, arguments| Experiment {
         name,
-        sides: &[STOCK, OURS, OWN],
+        sides: &[STOCK, OFF, OWN],
         shape: (1, 2),
         program: Program::Own("collectives", arguments),
         bare: &[],
         once: false,
     };
+    let shared = ["barrier,allreduce", "8,1024,65536"].as_slice();
+    let shared = Program::Own("collectives", shared);
     vec![
+        // Four ranks on two processors.
+        Experiment { shape: (1, 4), program: shared, ..of("collectives-shared", &[]) },
         of("collectives-small", &["barrier,bcast,rate,allreduce,reduce,alltoall,allgather", "8"]),
         of("collectives-medium", &["bcast,allreduce,alltoall,allgather", "1024,16384"]),
         of("collectives-large", &["bcast,allreduce,alltoall,allgather", "65536,1048576"]),
@@ -34,7 +48,7 @@ pub fn experiments() -> Vec<Experiment> {
 /// The goals of ADR 0040.
 pub fn rows() -> Vec<Row> {
     type Line = (&'static str, &'static str, u64, f64);
-    const OF_OWN: [Line; 16] = [
+    const OF_OWN: [Line; 20] = [
         ("collectives-small", "barrier", 0, 0.50),
         ("collectives-small", "allgather", 8, 0.50),
         ("collectives-small", "allreduce", 8, 0.55),
@@ -51,6 +65,10 @@ pub fn rows() -> Vec<Row> {
         ("collectives-medium", "alltoall", 1024, 0.60),
         ("collectives-large", "alltoall", 65536, 1.00),
         ("collectives-large", "allgather", 65536, 1.00),
+        ("collectives-shared", "barrier", 0, 1.00),
+        ("collectives-shared", "allreduce", 8, 0.90),
+        ("collectives-shared", "allreduce", 1024, 0.60),
+        ("collectives-shared", "allreduce", 65536, 0.60),
     ];
     const NONBLOCKING: [Line; 3] = [
         ("collectives-nonblocking", "ibarrier", 0, 1.00),
@@ -65,7 +83,7 @@ pub fn rows() -> Vec<Row> {
         }
     };
     add("collectives inside a set", &OF_OWN, "own / stock", &OWN);
-    add("nonblocking collectives inside a node", &NONBLOCKING, "ours / stock", &OURS);
+    add("nonblocking collectives inside a node", &NONBLOCKING, "own / stock", &OWN);
     rows
 }
 

@@ -1,12 +1,13 @@
 //! What chance decides about a run: a seed and the run's number give the same run again.
 
+use crate::test::collectives_component::COLLECTIVES;
 use crate::test::workloads::{
     CLOCK, FILES, FORTRAN, HPCC, INTER, OPENMP, OVERLAP, PYTHON, Program, QR, RING, SIZE, Shape,
     UPDATES, WINDOW,
 };
 
 /// What runs, and how many ranks it may have.
-pub const PROGRAMS: [(Program, &[u32]); 13] = [
+pub const PROGRAMS: [(Program, &[u32]); 14] = [
     (RING, &[1, 2, 3, 4, 6, 9]),
     // Three threads each.
     (OPENMP, &[1, 2]),
@@ -23,6 +24,8 @@ pub const PROGRAMS: [(Program, &[u32]); 13] = [
     // A global rollback.
     (WINDOW, &[2, 3, 4, 6]),
     (SIZE, &[2, 3, 4, 6]),
+    // Our own collectives, inside nodes and parts of them.
+    (COLLECTIVES, &[2, 3, 4, 6]),
 ];
 /// Most nodes, and most ranks on one of them.
 const SHAPE_MAX: Shape = (3, 6);

@@ -8,12 +8,13 @@ use super::draw::{Chance, PROGRAMS};
 use super::incarnation;
 use super::live::{KnownAnswers, failed_after_finish};
 use crate::error::{Failure, Result};
+use crate::test::collectives_component::{self, COLLECTIVES};
 use crate::test::file_contents::{IN_C, IN_FORTRAN};
 use crate::test::job::Outcome;
 use crate::test::one_sided_component;
 use crate::test::scratch::Scratch;
 use crate::test::storage::{Storage, count};
-use crate::test::workloads::{Program, Shape, Undisturbed};
+use crate::test::workloads::{HPCC, Program, RING, Shape, Undisturbed};
 
 /// Where jobs run: at least one node besides mpirun's.
 const SHAPES: [Shape; 6] = [(2, 1), (2, 2), (3, 1), (4, 1), (3, 2), (2, 3)];
@@ -62,6 +63,14 @@ const ONE_SIDED: [(&Program, &[u32]); 7] = [
     (&one_sided_component::TRANSPOSE, &[2, 4]),
 ];
 
+/// Programs that do little but collectives, of ours and over sets.
+const COLLECTIVE: [(&Program, &[u32]); 4] = [
+    (&COLLECTIVES, &[4, 6]),
+    (&RING, &[2, 3, 4, 6]),
+    (&COLLECTIVES, &[2, 3, 4, 6]),
+    (&HPCC, &[2, 4]),
+];
+
 /// What runs in a campaign.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Programs {
@@ -69,6 +78,8 @@ pub enum Programs {
     All,
     /// [`ONE_SIDED`].
     OneSided,
+    /// [`COLLECTIVE`].
+    Collectives,
 }
 
 impl Programs {
@@ -76,12 +87,14 @@ impl Programs {
         match self {
             Self::All => PROGRAMS.len() + READERS.len(),
             Self::OneSided => ONE_SIDED.len(),
+            Self::Collectives => COLLECTIVE.len(),
         }
     }
 
     fn get(self, index: usize) -> (&'static Program, &'static [u32]) {
         match (self, index.checked_sub(PROGRAMS.len())) {
             (Self::OneSided, _) => ONE_SIDED[index],
+            (Self::Collectives, _) => COLLECTIVE[index],
             (Self::All, None) => (&PROGRAMS[index].0, PROGRAMS[index].1),
             (Self::All, Some(reader)) => READERS[reader],
         }
@@ -92,6 +105,7 @@ impl Programs {
         match self {
             Self::All => &[],
             Self::OneSided => &one_sided_component::OPTIONS,
+            Self::Collectives => &collectives_component::OPTIONS,
         }
     }
 }

@@ -43,6 +43,9 @@ pub struct CampaignOptions {
     /// The same to programs with windows of our own one-sided component
     #[arg(long, requires = "hostile")]
     one_sided: bool,
+    /// The same to programs that do nothing but collectives
+    #[arg(long, requires = "hostile", conflicts_with = "one_sided")]
+    collectives: bool,
     /// Begin no run after so many minutes
     #[arg(long, value_name = "M")]
     minutes: Option<f64>,
@@ -53,9 +56,10 @@ pub struct CampaignOptions {
 
 impl CampaignOptions {
     fn hostile_programs(&self) -> hostile::Programs {
-        match self.one_sided {
-            true => hostile::Programs::OneSided,
-            false => hostile::Programs::All,
+        match (self.one_sided, self.collectives) {
+            (true, _) => hostile::Programs::OneSided,
+            (_, true) => hostile::Programs::Collectives,
+            _ => hostile::Programs::All,
         }
     }
 }
@@ -172,7 +176,11 @@ fn one_hostile(
         run.rolled_back
     );
     if let Err(Failure(reason)) = &result {
-        let kind = if options.one_sided { "--hostile --one-sided " } else { "--hostile " };
+        let kind = match options.hostile_programs() {
+            hostile::Programs::All => "--hostile ",
+            hostile::Programs::OneSided => "--hostile --one-sided ",
+            hostile::Programs::Collectives => "--hostile --collectives ",
+        };
         sum.fail(options, number, kind, reason);
     }
     sum.runs += 1;

@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use sha2::{Digest, Sha256};
 
-use super::collectives_component;
 use super::header::Header;
 use super::job::{Outcome, TestJob};
 use super::one_sided_component;
@@ -34,11 +33,8 @@ pub enum Over<'a> {
         /// Jobs that record determinants.
         recorded: bool,
     },
-    /// The installed Open MPI with our component and its collectives.
-    Collectives {
-        /// In shared memory; else by messages.
-        memory: bool,
-    },
+    /// The installed Open MPI with our component, and these options for its collectives.
+    Collectives(&'static [&'static str]),
     /// An Open MPI that was built with our component.
     Tree(&'a Installed),
 }
@@ -65,10 +61,7 @@ impl Over<'_> {
         match self {
             Over::Component | Over::Protected => all,
             Over::OneSided { all_shapes: true, .. } => all,
-            Over::Collectives { memory: true } => all,
-            Over::OneSided { .. } | Over::Collectives { .. } => {
-                one_sided_component::some_shapes(&all)
-            }
+            Over::OneSided { .. } | Over::Collectives(_) => one_sided_component::some_shapes(&all),
             Over::Tree(_) => all.iter().copied().filter(largest).collect(),
         }
     }
@@ -161,11 +154,8 @@ impl Run<'_> {
         if matches!(self.over, Over::OneSided { .. }) {
             job = job.with(&one_sided_component::OPTIONS);
         }
-        if let Over::Collectives { memory } = self.over {
-            job = job.with(&collectives_component::OPTIONS);
-            if !memory {
-                job = job.with(&collectives_component::MESSAGES);
-            }
+        if let Over::Collectives(options) = self.over {
+            job = job.with(options);
         }
         if self.over.records() {
             let folder = scratch.0.display().to_string();

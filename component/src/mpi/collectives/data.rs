@@ -1,8 +1,9 @@
 //! What a member does with its data in a step.
 
 use crate::engine::collectives::room::Room;
-use crate::ffi::collective::{CollectiveCall, CollectiveSetup};
+use crate::ffi::collective::{CollectiveBlock, CollectiveCall, CollectiveSetup};
 use crate::mpi::collectives::messages::Messages;
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 use rustbtl_collectives::member::Host;
 use rustbtl_collectives::plan::{Kind, Plan, Put, Step, Take, Who};
@@ -24,9 +25,64 @@ impl Data<'_> {
         self.setup.rank
     }
 
+    /// Where blocks vary: one of those that this member gives, and gets.
+    fn gives(&self, block: u32) -> CollectiveBlock {
+        // SAFETY: C gives as many as the plan asks for.
+        unsafe { *self.call.gives.wrapping_add(block as usize) }
+    }
+
+    fn gets(&self, block: u32) -> CollectiveBlock {
+        // SAFETY: as above.
+        unsafe { *self.call.gets.wrapping_add(block as usize) }
+    }
+
+    #[inline]
+    fn varies(&self) -> bool {
+        !self.call.gives.is_null()
+    }
+
+    /// Of a writer's slot what is a reader's. One of the two is this member.
+    #[inline]
+    fn range(&self, plan: &Plan, step: &Step, reader: u32, writer: u32) -> Range<usize> {
+        let range = plan.reads(step, reader, writer);
+        let end = if self.varies() {
+            let block = match writer == self.me() {
+                true => self.gives(plan.gives_to(reader)),
+                false => self.gets(plan.gets_from(writer)),
+            };
+            range.start + plan.piece_of(step, block.bytes)
+        } else {
+            range.end
+        };
+        range.start as usize..end as usize
+    }
+
+    /// Where this member puts what it has read of a writer, or folded.
+    #[inline]
+    fn goes_to(&self, plan: &Plan, step: &Step, writer: u32) -> *mut u8 {
+        if self.varies() {
+            return self.gets(plan.gets_from(writer)).start.wrapping_add(step.at as usize);
+        }
+        self.call.into.wrapping_add(plan.goes_to(step, self.me(), writer) as usize)
+    }
+
+    /// [`Self::gather`] where blocks vary.
+    fn gather_blocks(&self, plan: &Plan, step: &Step, into: *mut u8) {
+        for (place, number) in plan.gives(step).enumerate() {
+            let block = self.gives(number);
+            let to = into.wrapping_add(place * step.bytes as usize);
+            let from = block.start.wrapping_add(step.at as usize);
+            // SAFETY: the piece lies inside the block, its place inside a slot.
+            unsafe { copy(from, to, plan.piece_of(step, block.bytes)) };
+        }
+    }
+
     /// Copy what this member puts, one piece after the other.
     #[inline]
     fn gather(&self, plan: &Plan, step: &Step, into: *mut u8) {
+        if self.varies() {
+            return self.gather_blocks(plan, step, into);
+        }
         let source =
             if step.put == Put::Part { self.call.into.cast_const() } else { self.call.from };
         let mut to = into;
@@ -38,6 +94,9 @@ impl Data<'_> {
     }
 
     fn put_bytes(&self, plan: &Plan, step: &Step) -> usize {
+        if self.varies() {
+            return plan.gives(step).count() * step.bytes as usize;
+        }
         plan.puts(step, self.me()).map(|(_, bytes)| bytes as usize).sum()
     }
 
@@ -48,8 +107,7 @@ impl Data<'_> {
         let me = self.me();
         for reader in (0..plan.call.size).filter(|&reader| reader != me && step.readers.has(reader))
         {
-            let range = plan.reads(step, reader, me);
-            let bytes = &self.own[range.start as usize..range.end as usize];
+            let bytes = &self.own[self.range(plan, step, reader, me)];
             // SAFETY: C has made the setup of a communicator that is in use.
             unsafe { self.messages.send(self.setup, reader, number, bytes) };
         }
@@ -87,13 +145,13 @@ impl Data<'_> {
             // The result may go where own data is.
             self.keep_own(plan, step);
         }
-        let range = plan.reads(step, me, me);
-        let into = self.call.into.wrapping_add(plan.goes_to(step, me, me) as usize);
-        let (bytes, elements) =
-            (range.end - range.start, (range.end - range.start) / plan.call.element);
+        let range = self.range(plan, step, me, me);
+        let into = self.goes_to(plan, step, me);
+        let bytes = range.len() as u64;
+        let elements = bytes / plan.call.element;
         let of = |data: &Self, member: u32| {
             if copied && member == me {
-                data.own.as_ptr().wrapping_add(range.start as usize)
+                data.own.as_ptr().wrapping_add(range.start)
             } else {
                 data.source(plan, step, number, member)
             }
@@ -159,8 +217,7 @@ impl Host for Data<'_> {
     #[inline]
     fn is_up(&mut self, plan: &Plan, step: &Step, number: u64, writer: u32) -> bool {
         if self.room.carrier.comes_as_message(writer, number) {
-            let range = plan.reads(step, self.me(), writer);
-            let bytes = range.end - range.start;
+            let bytes = self.range(plan, step, self.me(), writer).len() as u64;
             // SAFETY: C has made the setup of a communicator that is in use.
             return unsafe { self.messages.is_here(self.setup, writer, number, bytes) };
         }
@@ -183,11 +240,11 @@ impl Host for Data<'_> {
                     _ => 0..plan.call.size,
                 };
                 for writer in writers.filter(|&w| w != me && step.writers.has(w)) {
-                    let range = plan.reads(step, me, writer);
+                    let bytes = self.range(plan, step, me, writer).len() as u64;
                     let from = self.source(plan, step, number, writer);
-                    let to = self.call.into.wrapping_add(plan.goes_to(step, me, writer) as usize);
+                    let to = self.goes_to(plan, step, writer);
                     // SAFETY: the plan stays inside the result, and inside a slot.
-                    unsafe { copy(from, to, range.end - range.start) };
+                    unsafe { copy(from, to, bytes) };
                 }
             }
         }

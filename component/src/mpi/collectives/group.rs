@@ -9,11 +9,12 @@ use crate::mpi::collectives::messages::Messages;
 use crate::mpi::collectives::setup;
 use crate::progress::wait;
 use rustbtl_collectives::member::Member;
-use rustbtl_collectives::plan::Plan;
+use rustbtl_collectives::plan::{Call, Kind, Plan};
 use std::sync::Arc;
 
-/// Calls before memory is made: communicators that live shorter need none.
-const CALLS_WITHOUT_MEMORY: u32 = 8;
+/// Calls before memory is made, which takes as long as some hundred calls by messages:
+/// communicators that live shorter need none.
+const CALLS_WITHOUT_MEMORY: u32 = 64;
 /// So often it is tried.
 const ATTEMPTS: u32 = 3;
 /// Between two looks at messages, where calls need none.
@@ -56,11 +57,17 @@ impl Group {
     /// One call of the program.
     #[inline]
     pub fn call(&mut self, plan: &Plan, call: &CollectiveCall) -> i32 {
+        self.prepare();
+        self.run(plan, call)
+    }
+
+    /// Before each call of the program.
+    #[inline]
+    pub fn prepare(&mut self) {
         self.left -= 1;
         if self.left == 0 {
             self.seldom();
         }
-        self.run(plan, call)
     }
 
     #[cold]
@@ -78,7 +85,13 @@ impl Group {
     #[inline]
     pub fn run(&mut self, plan: &Plan, call: &CollectiveCall) -> i32 {
         let Self { setup, room, member, messages, own, finished, .. } = self;
-        if let Some((from, into)) = plan.own_block(setup.rank)
+        // SAFETY: C's function and what belongs to it.
+        if !call.packs.is_null() && unsafe { (setup.pack)(call.packs) } != DONE {
+            messages.failed = true;
+        }
+        if !call.gives.is_null() {
+            copy_own(plan, call, setup.rank);
+        } else if let Some((from, into)) = plan.own_block(setup.rank)
             && !core::ptr::eq(call.from, call.into)
         {
             let (from, into) = (call.from.wrapping_add(from as usize), into as usize);
@@ -87,14 +100,72 @@ impl Group {
             unsafe { core::ptr::copy(from, call.into.wrapping_add(into), bytes) };
         }
         let mut data = Data { setup, room, messages, call, own, finished };
+        let by_messages = room.carrier.is_messages();
         if !member.advance(plan, &mut data) {
-            wait::wait_for_memory(shared(), || member.advance(plan, &mut data));
+            let mut over = || member.advance(plan, &mut data);
+            match by_messages {
+                true => wait::wait_long_for_memory(shared(), &mut over),
+                false => wait::wait_for_memory(shared(), over),
+            }
         }
         if room.carrier.is_messages() {
             // SAFETY: C has made the setup of a communicator that is in use.
-            wait::wait_for_memory(shared(), || unsafe { messages.are_sent(setup) });
+            wait::wait_long_for_memory(shared(), &mut || unsafe { messages.are_sent(setup) });
         }
         if messages.failed { FAILED } else { DONE }
+    }
+
+    /// A short call of bytes that the program knows nothing of.
+    pub fn run_own(&mut self, kind: Kind, root: u32, from: &[u8], into: &mut [u8]) -> bool {
+        let bytes = from.len() as u64;
+        let of = Call { kind, size: self.size(), root, bytes, element: 1 };
+        let Some(plan) = Plan::new(of) else { return false };
+        let call = CollectiveCall {
+            from: from.as_ptr(),
+            into: into.as_mut_ptr(),
+            bytes,
+            element: 1,
+            op: core::ptr::null_mut(),
+            datatype: core::ptr::null_mut(),
+            gives: core::ptr::null(),
+            gets: core::ptr::null(),
+            packs: core::ptr::null_mut(),
+            kind: 0,
+            root: 0,
+            tag: 0,
+            reserved: 0,
+        };
+        self.run(&plan, &call) == DONE
+    }
+
+    /// How long the longest block is, of those of all members.
+    pub fn longest(&mut self, kind: Kind, root: u32, own: u64) -> Option<u64> {
+        const WORD: usize = size_of::<u64>();
+        let own = own.to_ne_bytes();
+        let mut all = own.to_vec();
+        if kind == Kind::Allgather {
+            all.resize(WORD * self.size() as usize, 0);
+        }
+        let well = self.run_own(kind, root, &own, &mut all);
+        let words = all.as_chunks::<WORD>().0.iter();
+        words.map(|&word| u64::from_ne_bytes(word)).max().filter(|_| well)
+    }
+}
+
+/// Where blocks vary, what a member gives itself.
+fn copy_own(plan: &Plan, call: &CollectiveCall, me: u32) {
+    if !plan.copies_own(me) {
+        return;
+    }
+    let (from, into) = (plan.gives_to(me) as usize, plan.gets_from(me) as usize);
+    // SAFETY: who copies one of itself has it.
+    let from = unsafe { *call.gives.wrapping_add(from) };
+    // SAFETY: as above.
+    let into = unsafe { *call.gets.wrapping_add(into) };
+    if !core::ptr::eq(from.start, into.start) {
+        let bytes = from.bytes.min(into.bytes) as usize;
+        // SAFETY: both are that long.
+        unsafe { core::ptr::copy(from.start.cast_const(), into.start, bytes) };
     }
 }
 

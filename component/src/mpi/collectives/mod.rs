@@ -9,7 +9,7 @@ mod setup;
 use crate::determinants::set_order::SLOW_PATH;
 use crate::engine::shared::{is_installed, shared};
 use crate::ffi::collective::{CollectiveCall, CollectiveSetup};
-use crate::ffi::table::FAILED;
+use crate::ffi::table::{DONE, FAILED};
 use crate::mpi::collectives::group::Group;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
@@ -77,11 +77,29 @@ pub unsafe extern "C" fn rustbtl_collective(
     let Some(&kind) = Kind::ALL.get(call.kind as usize) else { return FAILED };
     let (bytes, element) = (call.bytes, call.element.max(1));
     let of = Call { kind, size: group.size(), root: call.root, bytes, element };
+    if let Some(by) = kind.longest_by() {
+        return varying(group, of, by, call);
+    }
     let Some(plan) = Plan::new(of) else { return BELOW };
     if SLOW_PATH.load(Ordering::Relaxed) != 0 {
         act(call.tag);
     }
+    if plan.steps() == 0 {
+        // MPI may not even call it at the others.
+        return DONE;
+    }
     group.call(&plan, call)
+}
+
+/// One of whose blocks not everybody knows all. Where it is for the layer below, all know that only
+/// after they have told each other: that is an action of its own.
+fn varying(group: &mut Group, of: Call, by: Kind, call: &CollectiveCall) -> i32 {
+    if SLOW_PATH.load(Ordering::Relaxed) != 0 {
+        act(call.tag);
+    }
+    group.prepare();
+    let Some(bytes) = group.longest(by, of.root, of.bytes) else { return FAILED };
+    Plan::new(Call { bytes, ..of }).map_or(BELOW, |plan| group.run(&plan, call))
 }
 
 /// A collective is one action of the program, however its data travels, and posts what a replay has

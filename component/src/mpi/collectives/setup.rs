@@ -7,15 +7,13 @@
 
 use crate::engine::collectives::room::Room;
 use crate::engine::shared::shared;
-use crate::ffi::collective::CollectiveCall;
-use crate::ffi::table::DONE;
 use crate::mpi::collectives::group::Group;
 use crate::mpi::one_sided::memory::{
     rustbtl_window_memory_make, rustbtl_window_memory_map, rustbtl_window_memory_unmap,
     rustbtl_window_memory_unname,
 };
 use core::sync::atomic::{AtomicBool, Ordering};
-use rustbtl_collectives::plan::{Call, Kind, Plan};
+use rustbtl_collectives::plan::Kind;
 
 const HERE: u8 = 0;
 const NONE: u8 = 2;
@@ -25,26 +23,6 @@ const NOTE_BYTES: usize = 1 + 16;
 /// The user knows.
 static TOLD: AtomicBool = AtomicBool::new(false);
 
-/// A call of ours, by messages.
-fn run(group: &mut Group, kind: Kind, from: &[u8], into: &mut [u8]) -> bool {
-    let bytes = from.len() as u64;
-    let of = Call { kind, size: group.size(), root: 0, bytes, element: 1 };
-    let Some(plan) = Plan::new(of) else { return false };
-    let call = CollectiveCall {
-        from: from.as_ptr(),
-        into: into.as_mut_ptr(),
-        bytes,
-        element: 1,
-        op: core::ptr::null_mut(),
-        datatype: core::ptr::null_mut(),
-        kind: 0,
-        root: 0,
-        tag: 0,
-        reserved: 0,
-    };
-    group.run(&plan, &call) == DONE
-}
-
 /// Count the memory of one more communicator; false: that is too much.
 fn count(bytes: usize, most: u64) -> bool {
     let mut driver = shared().enter();
@@ -53,15 +31,18 @@ fn count(bytes: usize, most: u64) -> bool {
     if fits {
         driver.collectives.bytes = all;
     }
-    drop(driver);
-    if !fits && !TOLD.swap(true, Ordering::Relaxed) {
+    fits
+}
+
+/// Tell the user, once.
+fn tell(most: u64) {
+    if !TOLD.swap(true, Ordering::Relaxed) {
         let text = format!(
             "the collectives of some communicators use messages: vprotocol_correlated_collectives_\
              memory ({most} bytes) is used up"
         );
         shared().glue.show("notice", &[&text]);
     }
-    fits
 }
 
 /// All members call it after the same step.
@@ -81,8 +62,12 @@ pub fn share_memory(group: &mut Group) {
         note[1..].copy_from_slice(&number);
     }
     let told = note;
-    let mut well = run(group, Kind::Bcast, &told, &mut note);
+    let mut well = group.run_own(Kind::Bcast, 0, &told, &mut note);
     let mut mine = if counted { note[0] } else { NONE };
+    if !counted && (is_first || note[0] == HERE) {
+        // Else the first one does it.
+        tell(group.setup.bytes_max);
+    }
     if !is_first && mine == HERE {
         number.copy_from_slice(&note[1..]);
         // SAFETY: C's directory; the other two are ours.
@@ -93,7 +78,7 @@ pub fn share_memory(group: &mut Group) {
         group.room.set_start(start);
     }
     let mut all = vec![NONE; group.size() as usize];
-    well &= run(group, Kind::Allgather, &[mine], &mut all);
+    well &= group.run_own(Kind::Allgather, 0, &[mine], &mut all);
     if is_first && note[0] == HERE {
         // SAFETY: C's directory; the number is ours.
         unsafe { rustbtl_window_memory_unname(directory, &number) };
