@@ -7,7 +7,7 @@ use super::node_failure::must_be_clean;
 use super::scratch::Scratch;
 use super::storage::Storage;
 use super::summary::Tier;
-use super::workloads::{self, RING, Shape};
+use super::workloads::{self, RING, Shape, WINDOW};
 use crate::error::{Failure, Result};
 
 const ITERATIONS: u64 = 400;
@@ -65,6 +65,16 @@ pub fn run(tier: &mut Tier) {
         let title = format!("surroundings: {title}: {} × {}", shape.0, shape.1);
         tier.check(&title, || survives(shape, options, rollbacks));
     }
+    tier.check("surroundings: windows without a word of Open MPI's: 2 × 2", windows);
+}
+
+/// Open MPI's own one-sided components find no BTL, and are not asked.
+fn windows() -> Result<()> {
+    let scratch = Scratch::new("surroundings")?;
+    let job = WINDOW.job((2, 2), ITERATIONS, &scratch)?;
+    let outcome = Storage::Nodes.with(job, &scratch)?.run()?;
+    outcome.must(outcome.code == 0, "the job failed")?;
+    outcome.must(!outcome.said().contains("unable to reach each other"), "nobody has to")
 }
 
 fn survives(shape: Shape, options: &[&str], rollbacks: usize) -> Result<()> {
