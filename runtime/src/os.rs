@@ -374,6 +374,19 @@ pub fn silence(socket: RawFd) -> Option<Duration> {
     Some(Duration::from_millis(info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv).into()))
 }
 
+/// Another descriptor of the same.
+pub fn duplicate(of: &impl AsFd) -> io::Result<OwnedFd> {
+    of.as_fd().try_clone_to_owned()
+}
+
+/// Bytes that can be read from a pipe; either end shows that.
+pub fn bytes_in(pipe: &impl AsRawFd) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: an int is written.
+    check(unsafe { libc::ioctl(pipe.as_raw_fd(), libc::FIONREAD, &raw mut bytes) })?;
+    Ok(usize::try_from(bytes).unwrap_or(0))
+}
+
 /// Makes reading from it non-blocking.
 pub fn set_nonblocking(file: &impl AsRawFd) -> io::Result<()> {
     let fd = file.as_raw_fd();

@@ -10,6 +10,7 @@ pub(crate) mod checkpoints;
 pub(crate) mod exit_report;
 pub(crate) mod failpoints;
 pub mod images;
+pub(crate) mod input;
 mod lost_time;
 pub(crate) mod output;
 pub(crate) mod output_forwarding;
@@ -199,7 +200,12 @@ fn guard(
     let theirs = OwnedFd::from(theirs);
     // Before the agent is started: it removes what nobody holds.
     let local = settings.local.as_deref().map(Local::enter);
-    let (output, ends) = crate::guardian::output::open(&settings);
+    let (output, mut ends) = crate::guardian::output::open(&settings);
+    let mut input = None;
+    if output.is_some() {
+        let opened = crate::guardian::input::of(&settings).map_err(StartError::Restore)?;
+        (input, ends.1) = opened.unzip();
+    }
     let pid = match &settings.restore {
         None => {
             let given = (theirs, settings.undo());
@@ -219,7 +225,7 @@ fn guard(
     let reporter = Reporter { reports: sender, wake: Arc::new(waker) };
     let adopted = settings.printed.is_some();
     let via_daemon = output.as_ref().filter(|_| !adopted).map(Output::start_positions);
-    let mut rank = GuardedRank::new(pid, Link::new(ours)?, output);
+    let mut rank = GuardedRank::new(pid, Link::new(ours)?, output, input);
     if settings.restore.is_some() {
         rank.send(&ToRank::Restarted { incarnation: settings.incarnation });
     }
@@ -265,6 +271,7 @@ impl Guardian {
                 _ => None,
             };
             let printed = self.rank.output.as_ref().map(|output| output.poll(&mut poll));
+            let given = self.rank.input.as_ref().map(|input| input.poll(&mut poll));
             poll.wait(self.failure.as_ref().map(|failure| failure.until))?;
             if poll.is_ready(orphaned) {
                 self.end_group();
@@ -273,6 +280,11 @@ impl Guardian {
                 output.handle_ready(&poll, slots);
                 self.report_output_offsets();
                 self.send_output();
+            }
+            if let (Some(input), Some(slots)) = (&mut self.rank.input, given)
+                && let Err(problem) = input.handle_ready(&poll, slots)
+            {
+                self.end_without_input(&problem);
             }
             if from_rank.is_some_and(|slot| poll.is_ready(slot)) {
                 self.handle_rank();
@@ -338,6 +350,14 @@ impl Guardian {
         self.writers.wait(LAST_IMAGE_MAX);
         self.ended = Some(status);
         self.last_output(reports, orted, status == 0)
+    }
+
+    /// The program cannot go on as before: it would read less than it had.
+    fn end_without_input(&mut self, problem: &str) {
+        self.rank.input = None;
+        report!("rank {} on node {}: {problem}", self.settings.rank, os::hostname());
+        self.ending = true;
+        self.signal(libc::SIGKILL);
     }
 
     /// Sends a signal to the program, if it runs.

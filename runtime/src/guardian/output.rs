@@ -17,6 +17,7 @@
 //!    failed-over coordinator: mpirun knows its position in the stream, and prints nothing twice
 //!    (docs/adr/0020).
 
+use crate::guardian::input::InputMark;
 use crate::guardian::output_offsets::{OutputLedger, OutputMark, STREAMS, StreamMark};
 use crate::os;
 use crate::os::Poll;
@@ -37,16 +38,17 @@ const HISTORY_BYTES: usize = 256 << 10;
 /// Bytes that are read for a mark at most: another process may be printing all the time.
 const DRAIN_BYTES_MAX: usize = 4 << 20;
 
-/// Standard descriptors of the program where they are not those of the guardian.
+/// Standard descriptors of the program where they are not those of the guardian: output and error,
+/// and input.
 #[derive(Debug, Default)]
-pub struct Ends(pub [Option<OwnedFd>; STREAMS]);
+pub struct Ends(pub [Option<OwnedFd>; STREAMS], pub Option<OwnedFd>);
 
 impl Ends {
     /// The numbers of all three.
     pub fn numbers(&self) -> [RawFd; 3] {
-        let [out, err] = &self.0;
+        let ([out, err], input) = (&self.0, &self.1);
         let number = |end: &Option<OwnedFd>, own| end.as_ref().map_or(own, AsRawFd::as_raw_fd);
-        [0, number(out, 1), number(err, 2)]
+        [number(input, 0), number(out, 1), number(err, 2)]
     }
 }
 
@@ -103,7 +105,7 @@ impl Output {
             None => None,
         };
         let oldest = |at: usize| {
-            let of = |OutputMark(streams): &OutputMark| streams[at].oldest();
+            let of = |OutputMark(streams, _): &OutputMark| streams[at].oldest();
             mark.as_ref().map_or(0, of)
         };
         for (at, forwarded) in forwarded.iter_mut().enumerate() {
@@ -128,7 +130,7 @@ impl Output {
         }
         output.start = output.positions();
         output.forward();
-        Ok(Some((output, Ends([Some(out_end), Some(err_end)]))))
+        Ok(Some((output, Ends([Some(out_end), Some(err_end)], None))))
     }
 
     /// What to wait for.
@@ -218,11 +220,12 @@ impl Output {
     /// Positions of the streams while the program is suspended.
     pub fn mark(&mut self) -> OutputMark {
         self.drain();
-        OutputMark([0, 1].map(|at| {
+        let streams = [0, 1].map(|at| {
             let Stream { waiting, written, history, .. } = &self.streams[at];
             let before = history[history.len().saturating_sub(HISTORY_BYTES)..].to_vec();
             StreamMark { written: *written, waiting: waiting.clone(), before }
-        }))
+        });
+        OutputMark(streams, InputMark::default())
     }
 
     /// Reads what is there.

@@ -4,6 +4,7 @@
 //! Positions count the bytes of a stream from the first start of the program on, through all its
 //! restarts.
 
+use crate::guardian::input::InputMark;
 use crate::os::SharedNumbers;
 use crate::store;
 use core::sync::atomic::{Ordering, compiler_fence};
@@ -19,7 +20,9 @@ use std::path::Path;
 pub const STREAMS: usize = 2;
 /// Folder of the ledgers in a job's folder. A restarted job continues those of the first one.
 pub const FOLDER: &str = "output";
-const MAGIC: &[u8; 8] = b"RBTLOUT2";
+const MAGIC: &[u8; 8] = b"RBTLOUT3";
+/// Without the position of standard input.
+const OLDER_MAGIC: &[u8; 8] = b"RBTLOUT2";
 const CHECKSUM_BYTES: usize = 32;
 /// Longest mark that is read: what waits and what is kept of both streams is less than 16 MiB.
 const MARK_BYTES_MAX: u64 = 64 << 20;
@@ -82,9 +85,9 @@ impl StreamMark {
     }
 }
 
-/// Positions of both streams at a checkpoint.
+/// Positions of both streams at a checkpoint, and of standard input.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct OutputMark(pub [StreamMark; STREAMS]);
+pub struct OutputMark(pub [StreamMark; STREAMS], pub InputMark);
 
 impl OutputMark {
     /// Name of a rank's file in the folder of a checkpoint.
@@ -101,6 +104,7 @@ impl OutputMark {
                 out.extend(bytes);
             }
         }
+        self.1.append(&mut out);
         let sum = Sha256::digest(&out);
         out.extend(sum);
         out
@@ -108,7 +112,9 @@ impl OutputMark {
 
     fn decode(bytes: &[u8]) -> Option<Self> {
         let (body, sum) = bytes.split_at_checked(bytes.len().checked_sub(CHECKSUM_BYTES)?)?;
-        let mut rest = body.strip_prefix(MAGIC).filter(|_| Sha256::digest(body)[..] == *sum)?;
+        let knows_input = body.starts_with(MAGIC);
+        let magic = if knows_input { MAGIC } else { OLDER_MAGIC };
+        let mut rest = body.strip_prefix(magic).filter(|_| Sha256::digest(body)[..] == *sum)?;
         let mut mark = Self::default();
         for stream in &mut mark.0 {
             stream.written = u64::take_from(&mut rest)?;
@@ -116,6 +122,9 @@ impl OutputMark {
                 let length = usize::try_from(u64::take_from(&mut rest)?).ok()?;
                 *bytes = take_bytes(&mut rest, length)?.to_vec();
             }
+        }
+        if knows_input {
+            mark.1 = InputMark::take(&mut rest)?;
         }
         let sane = |of: &StreamMark| (of.waiting.len() + of.before.len()) as u64 <= of.written;
         let sane = mark.0.iter().all(sane);
@@ -170,7 +179,9 @@ mod tests {
             waiting: waiting.to_vec(),
             before: before.to_vec(),
         };
-        let mark = OutputMark([stream(7, b"abc", b"defg"), stream(1 << 40, b"", b"h")]);
+        let input = InputMark { read: 5, waiting: b"xy".into(), ended: true };
+        let streams = [stream(7, b"abc", b"defg"), stream(1 << 40, b"", b"h")];
+        let mark = OutputMark(streams, input);
         mark.store(&folder, rank).unwrap();
         assert_eq!(OutputMark::read(&folder, rank).unwrap(), Some(mark.clone()));
         let good = mark.encode();
@@ -194,7 +205,9 @@ mod tests {
             before: vec![0; 2],
         };
         let rank = PeerId(2);
-        OutputMark([stream(70, b"abc"), stream(5, b"")]).store(&checkpoint, rank).unwrap();
+        OutputMark([stream(70, b"abc"), stream(5, b"")], InputMark::default())
+            .store(&checkpoint, rank)
+            .unwrap();
         let (ledger, _) = OutputLedger::open(&job, rank).unwrap();
         ledger.set(0, 900);
         ledger.set(1, 901);

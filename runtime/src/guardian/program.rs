@@ -51,7 +51,7 @@ pub fn become_it(words: &[OsString]) -> io::Error {
 }
 
 /// Starts the program. It dies with this process; `socket` connects the two; in `undo` it records
-/// what it changes in files; `ends` are its standard output and error.
+/// what it changes in files; `ends` are its standard descriptors.
 pub fn start(
     words: &[OsString],
     (socket, undo): (OwnedFd, Option<PathBuf>),
@@ -69,7 +69,10 @@ pub fn start(
     if images.is_some_and(|images| images.full_every > 1) {
         command.env(settings::TRACK_CHANGES, "1");
     }
-    let [out, err] = ends.0;
+    let Ends([out, err], input) = ends;
+    if let Some(input) = input {
+        command.stdin(input);
+    }
     if let Some(out) = out {
         command.stdout(out);
     }

@@ -2,6 +2,7 @@
 
 use crate::guardian::images;
 use crate::guardian::images::ImageTask;
+use crate::guardian::input::Input;
 use crate::guardian::output::Output;
 use crate::guardian::output_offsets::OutputMark;
 use crate::link::Link;
@@ -51,13 +52,15 @@ pub struct GuardedRank {
     frozen: BTreeMap<CheckpointId, OwnedFd>,
     /// Its output; `None`: that goes to orted without this guardian.
     pub output: Option<Output>,
+    /// What it reads from its standard input, if that is passed on.
+    pub input: Option<Input>,
     /// Position of the output when the program was suspended.
     mark: Option<(CheckpointId, OutputMark)>,
 }
 
 impl GuardedRank {
     /// A program that has just been started.
-    pub fn new(program: Pid, link: Link, output: Option<Output>) -> Self {
+    pub fn new(program: Pid, link: Link, output: Option<Output>, input: Option<Input>) -> Self {
         Self {
             program: Some(program),
             link: Some(link),
@@ -77,6 +80,7 @@ impl GuardedRank {
             writing: BTreeMap::new(),
             frozen: BTreeMap::new(),
             output,
+            input,
             mark: None,
         }
     }
@@ -86,7 +90,8 @@ impl GuardedRank {
         let folders = core::mem::take(&mut self.folders);
         let writing = core::mem::take(&mut self.writing);
         let closed_upto = self.closed_upto;
-        *self = Self { folders, writing, closed_upto, ..Self::new(program, link, output) };
+        let input = self.input.take();
+        *self = Self { folders, writing, closed_upto, ..Self::new(program, link, output, input) };
     }
 
     /// Its program, while it runs.
@@ -225,7 +230,7 @@ impl GuardedRank {
             }
             FromRank::Suspended { checkpoint } => {
                 let checkpoint = *checkpoint;
-                self.mark = self.output.as_mut().map(|output| (checkpoint, output.mark()));
+                self.mark = self.take_mark(checkpoint).map(|mark| (checkpoint, mark));
                 self.send(&ToRank::OutputDrained { checkpoint });
                 return None;
             }
@@ -243,6 +248,13 @@ impl GuardedRank {
             let secret = settings.secret.to_vec();
             self.send(&ToRank::Coordinator { addresses: addresses.join(" "), secret });
         }
+    }
+
+    /// Positions of the standard streams while the program is suspended.
+    fn take_mark(&mut self, checkpoint: CheckpointId) -> Option<OutputMark> {
+        let mut mark = self.output.as_mut().map(Output::mark)?;
+        mark.1 = self.input.as_mut().map(|input| input.mark(checkpoint)).unwrap_or_default();
+        Some(mark)
     }
 
     fn frozen(&mut self, message: FromRank, rank: PeerId) -> Option<FromNode> {
@@ -278,7 +290,7 @@ impl GuardedRank {
         }
         self.writing.insert(checkpoint, directory.clone());
         let mark = self.mark.take().filter(|(of, _)| *of == checkpoint).map(|(_, mark)| mark);
-        let output = mark.or_else(|| self.output.as_mut().map(Output::mark));
+        let output = mark.or_else(|| self.take_mark(checkpoint));
         let Some(program) = self.program else {
             let reason = "the program has ended".into();
             return Some(FromNode::StoreFailed { rank, checkpoint, reason });
@@ -341,6 +353,11 @@ impl GuardedRank {
                 self.closed_upto = self.closed_upto.max(*checkpoint);
                 self.open_checkpoint = self.open_checkpoint.filter(|open| open != checkpoint);
                 self.drop_early_snapshot();
+                if let (ToRank::CheckpointComplete { oldest, .. }, Some(input)) =
+                    (&message, &mut self.input)
+                {
+                    input.keep_from(*oldest);
+                }
             }
             ToRank::MayFinish {} => self.may_finish = true,
             ToRank::CheckpointRequestResult { number, .. } => drop(self.requests.remove(number)),
@@ -427,7 +444,7 @@ mod tests {
 
     fn rank() -> (GuardedRank, std::os::unix::net::UnixStream) {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        (GuardedRank::new(1, Link::new(ours).unwrap(), None), theirs)
+        (GuardedRank::new(1, Link::new(ours).unwrap(), None, None), theirs)
     }
 
     fn frozen() -> FromRank {

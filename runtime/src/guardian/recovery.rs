@@ -158,7 +158,10 @@ impl Guardian {
         let what = |error: std::io::Error| format!("rank {}: {error}", self.settings.rank);
         let (ours, theirs) = UnixStream::pair().map_err(what)?;
         let link = Link::new(ours).map_err(what)?;
-        let (output, ends) = output::open(&self.settings);
+        let (output, mut ends) = output::open(&self.settings);
+        if let Some(input) = &mut self.rank.input {
+            ends.1 = Some(input.rewind(&crate::guardian::input::mark_of(&self.settings)?)?);
+        }
         let theirs = OwnedFd::from(theirs);
         let pid = restore(&*self.store, &self.settings, checkpoint, theirs, ends)?;
         self.rank.restarted(pid, link, output);

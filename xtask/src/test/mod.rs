@@ -37,6 +37,7 @@ mod slurm;
 mod slurm_cluster;
 mod source;
 mod spare_nodes;
+mod standard_input;
 pub mod storage;
 mod summary;
 mod surroundings;
