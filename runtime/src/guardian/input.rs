@@ -2,7 +2,7 @@
 //! keeps what the program may have to read again.
 //!
 //! ```text
-//! orted ── pipe ──> guardian ── keeps what was read since the oldest checkpoint ──> pipe ── program
+//! orted ── pipe ──> guardian ── keeps what was read since the oldest checkpoint ──> program
 //! ```
 //! 1. A restarted program reads on where it was at its checkpoint: what it had read since is there
 //!    again, in the same order. How much it has read is what was written into its pipe, less what
@@ -22,7 +22,7 @@ use rustbtl_fragments::little_endian::{LittleEndian, take_bytes};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 
 /// Bytes that wait for room in the program's pipe.
@@ -81,7 +81,7 @@ pub struct Input {
     end: OwnedFd,
     /// The pipe is full.
     blocked: bool,
-    /// What had been read at checkpoints that may still be gone back to.
+    /// What had been read at checkpoints to which the rank may still be rolled back.
     marks: BTreeMap<CheckpointId, u64>,
 }
 
@@ -94,13 +94,13 @@ impl Input {
     /// program that is restored was in its input. Returns the program's end, too.
     pub fn open(at: Option<&InputMark>) -> io::Result<Option<(Self, OwnedFd)>> {
         let stdin = io::stdin();
-        let kind = File::from(os::duplicate(&stdin)?).metadata()?.file_type();
+        let from = File::from(stdin.as_fd().try_clone_to_owned()?);
+        let kind = from.metadata()?.file_type();
         let nothing = InputMark::default();
         let needs_it = at.is_some_and(|at| *at != nothing);
         if !kind.is_fifo() && !kind.is_socket() && !needs_it {
             return Ok(None);
         }
-        let from = File::from(os::duplicate(&stdin)?);
         Self::over(from, at.unwrap_or(&nothing)).map(Some)
     }
 
@@ -129,7 +129,7 @@ impl Input {
         Ok((reader.try_clone()?, File::from(OwnedFd::from(writer)), reader))
     }
 
-    /// The program goes back to where it was at a checkpoint: its new end.
+    /// The program is rolled back to a checkpoint: its new end.
     ///
     /// # Errors
     /// What it has to read again is not here any more.
@@ -205,7 +205,7 @@ impl Input {
         Ok(())
     }
 
-    /// A program that reads without end, and takes no checkpoint: it cannot go back.
+    /// A program that reads without end between two checkpoints cannot be rolled back.
     fn limit(&mut self) {
         let more = self.kept.len().saturating_sub(KEPT_BYTES_MAX);
         let passed_on = usize::try_from(self.written - self.kept_from).unwrap_or(usize::MAX);
@@ -253,7 +253,7 @@ impl Input {
         InputMark { read, waiting, ended: self.from.is_none() }
     }
 
-    /// Nobody goes back behind this checkpoint.
+    /// Nobody is rolled back to an older checkpoint.
     pub fn keep_from(&mut self, oldest: CheckpointId) {
         self.marks = self.marks.split_off(&oldest);
         if let Some(&needed) = self.marks.values().min() {
