@@ -64,6 +64,7 @@ void mca_osc_correlated_fetched(rustbtl_operation_t *op);
 /* Collectives of our own (vprotocol_correlated_collectives.c): from the parameters. */
 extern bool mca_vprotocol_correlated_collectives;
 extern uint64_t mca_vprotocol_correlated_collectives_memory;
+extern uint32_t mca_vprotocol_correlated_collectives_ranks_max;
 void mca_coll_correlated_open(void);
 /* Value of a framework's selection list, NULL if the user gave none. */
 const char *mca_vprotocol_correlated_selection(const char *framework);

@@ -422,13 +422,14 @@ static int init_query(bool progress_threads, bool mpi_threads)
     return OMPI_SUCCESS;
 }
 
-/* The same at all members: it depends on the map of sets only. */
+/* The same at all members: it depends on the map of sets, and a parameter. */
 static mca_coll_base_module_t *comm_query(ompi_communicator_t *comm, int *priority)
 {
     uint32_t size = (uint32_t) ompi_comm_size(comm);
     *priority = -1;
     if (mca_vprotocol_correlated_pml.pml_isend != mca_pml.pml_isend || OMPI_COMM_IS_INTER(comm)
-        || 2 > size || 0 == rustbtl_collectives_may(comm, size)) {
+        || 2 > size || mca_vprotocol_correlated_collectives_ranks_max < size
+        || 0 == rustbtl_collectives_may(comm, size)) {
         return NULL;
     }
     mca_coll_correlated_module_t *module = OBJ_NEW(mca_coll_correlated_module_t);

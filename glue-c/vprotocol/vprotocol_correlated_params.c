@@ -62,6 +62,7 @@ bool mca_vprotocol_correlated_one_sided = CORRELATED_HAS_OSC_PT2PT;
 uint64_t mca_vprotocol_correlated_window_mapped_max = 8 << 20;
 bool mca_vprotocol_correlated_collectives = OMPI_MAJOR_VERSION < 5;
 uint64_t mca_vprotocol_correlated_collectives_memory = 256ull << 20;
+uint32_t mca_vprotocol_correlated_collectives_ranks_max = 16;
 static int log_full = RUSTBTL_LOG_SUSPEND;
 
 int mca_vprotocol_correlated_priority = 100;
@@ -293,6 +294,9 @@ static void register_rest(rustbtl_config_t *c)
     (void) bytes("collectives_memory", &mca_vprotocol_correlated_collectives_memory, 6,
           "Shared memory in bytes that the collectives of all communicators of a process may use "
           "(see collectives). Communicators that find none left use messages.");
+    (void) number("collectives_ranks_max", &mca_vprotocol_correlated_collectives_ranks_max, 6,
+                  "Communicators of more ranks leave their collectives to Open MPI's components "
+                  "(see collectives): each rank reads what each other one has written.");
     flag("summary", &want_summary, &c->summary, 3,
          "Print a table of the traffic of all processes in MPI_Finalize.");
     (void) number("verbose", &c->verbose, 9,
