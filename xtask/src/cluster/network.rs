@@ -109,7 +109,11 @@ pub fn part(nodes: &[Node], partition: Partition, begin: bool) -> Result<()> {
             false if mute || direction == Direction::To => lose(node),
             _ => continue,
         };
-        ip(Some(nodes[at as usize].namespaces[0].as_raw_fd()), &script).context(what)?;
+        let done = ip(Some(nodes[at as usize].namespaces[0].as_raw_fd()), &script);
+        // A cut that overlapped with this one may have ended with it between two nodes.
+        if begin {
+            done.context(what)?;
+        }
     }
     Ok(())
 }
@@ -119,7 +123,7 @@ fn ip(place: Option<RawFd>, script: &str) -> Result<()> {
     let program = paths::find_program("ip")
         .ok_or_else(|| failure!("no `ip` program: run `cargo xtask setup`"))?;
     let mut command = Command::new(program);
-    command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null());
+    command.args(["-force", "-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null());
     command.stderr(Stdio::piped());
     if let Some(place) = place {
         // SAFETY: between fork and exec only setns is called, which allocates nothing.
