@@ -199,7 +199,7 @@ proptest! {
             let mut late: Vec<usize> = (0..n).collect();
             while !late.is_empty() || world.machines.iter().any(Quiescence::is_active) {
                 let draw = draws.next().expect("it ends");
-                if draw % 7 == 0 && !late.is_empty() {
+                if draw.is_multiple_of(7) && !late.is_empty() {
                     let at = late.swap_remove(draw / 7 % late.len());
                     world.hand_in(at, Input::Begin { checkpoint, scope });
                 } else if !world.step(draw / 7, draw % 29 == 1) && late.is_empty() {
