@@ -59,6 +59,7 @@ extern bool mca_vprotocol_correlated_one_sided;
 /* Memory of MPI_Win_allocate up to this size may be mapped by other ranks of the node. */
 extern uint64_t mca_vprotocol_correlated_window_mapped_max;
 void mca_osc_correlated_open(void);
+void mca_osc_correlated_enable(void);
 /* Data that was fetched from a window is here. */
 void mca_osc_correlated_fetched(rustbtl_operation_t *op);
 /* Collectives of our own (vprotocol_correlated_collectives.c): from the parameters. */

@@ -19,6 +19,7 @@ static int enable(bool on)
 {
     if (on) {
         mca_vprotocol_correlated_osc_enable();
+        mca_osc_correlated_enable();
         mca_vprotocol_correlated_outcomes_open();
     }
     return OMPI_SUCCESS;

@@ -385,7 +385,7 @@ static ompi_osc_base_component_t component = {
     .osc_finalize = component_finalize,
 };
 
-/* All windows are ours. Another component need not look whether it could take one: osc/rdma asks
+/* All windows are ours, where our PML is selected. Another component need not look whether it could take one: osc/rdma asks
  * BTLs for each process of the window, and ranks of protected jobs have none that reach any, which
  * would be reported to the user as the end of his job. */
 static int declines(struct ompi_win_t *win, void **base, size_t size, int unit,
@@ -401,17 +401,27 @@ static int declines(struct ompi_win_t *win, void **base, size_t size, int unit,
     return -1;
 }
 
+/* Our PML is the one that was selected. */
+void mca_osc_correlated_enable(void)
+{
+    if (!mca_vprotocol_correlated_one_sided) {
+        return;
+    }
+    mca_base_component_list_item_t *other;
+    OPAL_LIST_FOREACH(other, &ompi_osc_base_framework.framework_components,
+                      mca_base_component_list_item_t) {
+        if ((const mca_base_component_t *) &component != other->cli_component) {
+            ((ompi_osc_base_component_t *) other->cli_component)->osc_query = declines;
+        }
+    }
+}
+
 void mca_osc_correlated_open(void)
 {
     if (!mca_vprotocol_correlated_one_sided) {
         return;
     }
     mca_osc_correlated_types();
-    mca_base_component_list_item_t *other;
-    OPAL_LIST_FOREACH(other, &ompi_osc_base_framework.framework_components,
-                      mca_base_component_list_item_t) {
-        ((ompi_osc_base_component_t *) other->cli_component)->osc_query = declines;
-    }
     mca_base_component_list_item_t *item = OBJ_NEW(mca_base_component_list_item_t);
     if (NULL != item) {
         item->cli_component = (const mca_base_component_t *) &component;

@@ -16,7 +16,11 @@
 /* What Open MPI's one-sided components use, and images can hold. */
 #define FOR_WINDOWS "self,vader,tcp"
 
+/* As of the ranks: above all of Open MPI's PMLs. */
+#define PRIORITY 100
+
 static bool one_sided = true;
+static int priority = PRIORITY;
 static char *pml = NULL;
 
 void mca_errmgr_correlated_btls_register(void)
@@ -24,13 +28,19 @@ void mca_errmgr_correlated_btls_register(void)
     (void) mca_base_var_register("ompi", "vprotocol", "correlated", "one_sided",
                                  "Windows are of our own component.", MCA_BASE_VAR_TYPE_BOOL, NULL,
                                  0, 0, OPAL_INFO_LVL_9, MCA_BASE_VAR_SCOPE_READONLY, &one_sided);
+    (void) mca_base_var_register("ompi", "vprotocol", "correlated", "priority",
+                                 "Priority of our PML.", MCA_BASE_VAR_TYPE_INT, NULL, 0, 0,
+                                 OPAL_INFO_LVL_9, MCA_BASE_VAR_SCOPE_READONLY, &priority);
     (void) mca_base_var_register("ompi", "pml", NULL, NULL, "", MCA_BASE_VAR_TYPE_STRING, NULL, 0,
                                  0, OPAL_INFO_LVL_9, MCA_BASE_VAR_SCOPE_READONLY, &pml);
 }
 
-/* Does the user's list of pml components leave room for ours? */
+/* Does the user's list of pml components leave room for ours, and has ours its priority? */
 static bool is_pml_ours(void)
 {
+    if (PRIORITY > priority) {
+        return false; /* another PML may be selected, which needs BTLs */
+    }
     if (NULL == pml || '\0' == pml[0]) {
         return true;
     }
