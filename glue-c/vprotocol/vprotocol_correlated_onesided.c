@@ -385,9 +385,9 @@ static ompi_osc_base_component_t component = {
     .osc_finalize = component_finalize,
 };
 
-/* All windows are ours, where our PML is selected. Another component need not look whether it could take one: osc/rdma asks
- * BTLs for each process of the window, and ranks of protected jobs have none that reach any, which
- * would be reported to the user as the end of his job. */
+/* All windows are ours, where our PML is selected. Another component need not look whether it could
+ * take one: osc/rdma asks BTLs for each process of the window, and ranks of protected jobs have
+ * none that reach any, which would be reported to the user as the end of his job. */
 static int declines(struct ompi_win_t *win, void **base, size_t size, int unit,
                     struct ompi_communicator_t *comm, struct opal_info_t *info, int flavor)
 {
