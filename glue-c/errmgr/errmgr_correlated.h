@@ -187,6 +187,8 @@ char *mca_errmgr_correlated_coordinator_read(void);
 bool mca_errmgr_correlated_coordinator_pending(void);
 /* Send it a key, a blank, a value. False: it has ended. */
 bool mca_errmgr_correlated_coordinator_send(const char *key, const char *value);
+/* From time to time: one that somebody has suspended, and does not have go on, is ended. */
+void mca_errmgr_correlated_coordinator_look(void);
 void mca_errmgr_correlated_coordinator_stop(void);
 
 /* Which signals request a checkpoint? NULL, or a text that says what is invalid (to be freed). */

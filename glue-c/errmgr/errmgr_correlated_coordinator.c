@@ -22,6 +22,8 @@
 /* After so many failures in a row, each within so long of the start, no other one is started. */
 #define FAILURES_MAX 8
 #define STABLE_MS 60000
+/* One that was seen suspended so many times in a row has failed: nobody has it go on. */
+#define LOOKS_MAX 3
 
 static int to_coordinator = -1, from_coordinator = -1;
 static char line[4096];
@@ -30,6 +32,8 @@ static size_t line_bytes = 0;
 static char *identity = NULL;
 static long started_ms = 0;
 static int failures = 0;
+static pid_t coordinator = 0;
+static int looks = 0;
 
 static void close_all(int *fds, int count)
 {
@@ -216,6 +220,29 @@ static char *parse_answer(char *answer, char **port, char **name, char **secret)
     return NULL;
 }
 
+static bool is_suspended(void)
+{
+    char path[64], text[512];
+    snprintf(path, sizeof(path), "/proc/%ld/stat", (long) coordinator);
+    FILE *file = 0 < coordinator ? fopen(path, "r") : NULL;
+    size_t length = NULL == file ? 0 : fread(text, 1, sizeof(text) - 1, file);
+    if (NULL != file) {
+        fclose(file);
+    }
+    text[length] = '\0';
+    /* The name before it may hold anything. */
+    const char *name_end = strrchr(text, ')');
+    return NULL != name_end && 0 == strncmp(name_end, ") T", 3);
+}
+
+void mca_errmgr_correlated_coordinator_look(void)
+{
+    looks = is_suspended() ? looks + 1 : 0;
+    if (LOOKS_MAX <= looks) {
+        kill(coordinator, SIGKILL);
+    }
+}
+
 /* Start a process, and read its first answer. */
 static char *launch(orte_job_t *job, bool prints, bool failover, char **port, char **name,
                     char **secret)
@@ -237,6 +264,8 @@ static char *launch(orte_job_t *job, bool prints, bool failover, char **port, ch
         close(fds[2]);
         return strdup("no process can be started");
     }
+    coordinator = child;
+    looks = 0;
     to_coordinator = fds[1];
     from_coordinator = fds[2];
     line_bytes = 0;
@@ -304,13 +333,16 @@ void mca_errmgr_correlated_coordinator_stop(void)
     }
     if (0 <= from_coordinator) {
         /* Wait until it has ended, so that it does not outlive mpirun. */
-        while (wait_for_answer(STOP_MS)) {
+        bool ended = false;
+        while (!ended && wait_for_answer(STOP_MS)) {
             char *rest = mca_errmgr_correlated_coordinator_read();
-            if (NULL == rest) {
-                break;
-            }
+            ended = NULL == rest;
             free(rest);
         }
+        if (!ended && 0 < coordinator) {
+            kill(coordinator, SIGKILL);
+        }
+        coordinator = 0;
         close(from_coordinator);
         from_coordinator = -1;
     }

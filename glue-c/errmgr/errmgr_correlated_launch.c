@@ -12,7 +12,7 @@
 
 static orte_state_cbfunc_t stock_launch = NULL;
 static orte_job_t *protected_job = NULL;
-static opal_event_t orders;
+static opal_event_t orders, look_timer;
 static bool watching = false;
 
 static const char *const variables[] = { "RUSTBTL_JOB",     "RUSTBTL_SECRET",
@@ -62,8 +62,32 @@ static void execute(const char *order)
 
 static void on_order(int fd, short flags, void *unused);
 
+static void look_again(void)
+{
+    const double seconds = mca_errmgr_correlated_params.failure_timeout;
+    const struct timeval next = { .tv_sec = 1 > seconds ? 1 : (time_t) seconds };
+    opal_event_evtimer_add(&look_timer, &next);
+}
+
+static void on_look(int fd, short flags, void *unused)
+{
+    (void) fd;
+    (void) flags;
+    (void) unused;
+    mca_errmgr_correlated_coordinator_look();
+    look_again();
+}
+
+static void unwatch(void)
+{
+    opal_event_del(&orders);
+    opal_event_evtimer_del(&look_timer);
+}
+
 static void watch(void)
 {
+    opal_event_evtimer_set(orte_event_base, &look_timer, on_look, NULL);
+    look_again();
     opal_event_set(orte_event_base, &orders, mca_errmgr_correlated_coordinator_fd(),
                    OPAL_EV_READ | OPAL_EV_PERSIST, on_order, NULL);
     opal_event_add(&orders, NULL);
@@ -98,7 +122,7 @@ static bool failover(void)
     if (!watching) {
         return false;
     }
-    opal_event_del(&orders);
+    unwatch();
     if (correlated_is_ending()) {
         set_watching(false);
         return false;
@@ -270,7 +294,7 @@ void mca_errmgr_correlated_launch_close(void)
 {
     mca_errmgr_correlated_signal_close();
     if (watching) {
-        opal_event_del(&orders);
+        unwatch();
         set_watching(false);
     }
     mca_errmgr_correlated_output_close();

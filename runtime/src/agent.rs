@@ -10,7 +10,7 @@ pub(crate) mod replica;
 pub(crate) mod replica_server;
 pub(crate) mod stream;
 
-use crate::agent::guardians::{GuardianLink, is_for_own_rank, retain_youngest};
+use crate::agent::guardians::{GuardianLink, GuardianWatch, is_for_own_rank, retain_youngest};
 use crate::agent::image_sender::{ImageSender, Replication};
 use crate::agent::replica::AgentReplica;
 use crate::auth;
@@ -106,6 +106,8 @@ pub fn run(path: &Path, local: Option<&Path>) -> Result<(), String> {
     if os::go_to_background().map_err(|error| format!("forking: {error}"))? {
         return Ok(());
     }
+    // Guardians look at this process.
+    let _ = os::listen_as_this_process(&listener);
     rustbtl_process::scheduling::be_prompt();
     crate::trace::start();
     tracing::info!("agent started in {shown}");
@@ -303,6 +305,8 @@ impl Agent {
 
     fn serve(&mut self, coordinator: &mut Link, timeout: FailureTimeout) -> ServeEnd {
         let (mut beat_at, mut received_at, mut count) = (Instant::now(), Instant::now(), 0);
+        let mut look_at = Instant::now() + timeout.silence();
+        let mut watch = GuardianWatch::default();
         // From here on: guardians that came while this agent connected are accepted at once.
         self.idle_since = Instant::now();
         while !self.is_done() {
@@ -328,6 +332,10 @@ impl Agent {
                 if coordinator.send(&FromNode::Heartbeat { count }).is_err() {
                     return ServeEnd::ConnectionLost;
                 }
+            }
+            if Instant::now() >= look_at {
+                look_at = Instant::now() + timeout.silence();
+                watch.look(&self.guardians);
             }
             if poll.is_ready(listener) {
                 self.accept();

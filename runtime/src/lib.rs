@@ -30,4 +30,5 @@ pub mod pmix;
 pub mod settings;
 pub mod spare;
 pub mod store;
+pub mod suspended;
 pub mod trace;

@@ -1,7 +1,9 @@
 //! System calls, each wrapped once: safe signatures, errors as `io::Error`.
 
+mod sockets;
 mod streams;
 
+pub use sockets::{listen_as_this_process, peer_pid, peer_uid};
 pub use streams::{bytes_in, nonblocking_writer, set_nonblocking, take_stdin};
 
 use core::ptr::NonNull;
@@ -290,17 +292,6 @@ fn flock(file: &File, flags: libc::c_int) -> io::Result<bool> {
             Err(error) => return Err(error),
         }
     }
-}
-
-/// User of the process at the other end of a Unix socket.
-pub fn peer_uid(socket: &impl AsRawFd) -> io::Result<u32> {
-    let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
-    let (at, size_at) = ((&raw mut who).cast(), &raw mut size);
-    let fd = socket.as_raw_fd();
-    // SAFETY: room for the credentials and their size.
-    check(unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, at, size_at) })?;
-    Ok(who.uid)
 }
 
 /// Let programs that are started from here inherit the descriptor.

@@ -56,6 +56,9 @@
 #define opal_event_set prte_event_set
 #define opal_event_add prte_event_add
 #define opal_event_del prte_event_del
+#define opal_event_evtimer_set prte_event_evtimer_set
+#define opal_event_evtimer_add prte_event_evtimer_add
+#define opal_event_evtimer_del prte_event_evtimer_del
 #define opal_os_path pmix_os_path
 #define opal_pointer_array_t pmix_pointer_array_t
 #define opal_pointer_array_add pmix_pointer_array_add

@@ -2,9 +2,13 @@
 //! restarted before the guardian of its earlier incarnation has reconnected.
 
 use crate::link::Link;
+use crate::os;
+use crate::suspended::{self, Looks};
 use rustbtl_coordination::control::{FromNode, ToNode};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 /// Why a guardian ends whose rank has another one.
 const SUPERSEDED: &str = "this rank was restarted on this node";
@@ -12,6 +16,8 @@ const SUPERSEDED: &str = "this rank was restarted on this node";
 /// A connected guardian.
 pub(super) struct GuardianLink {
     pub(super) link: Link,
+    /// 0: not known.
+    pid: os::Pid,
     /// Known from its first message.
     pub(super) rank: Option<PeerId>,
     /// In which its program runs.
@@ -25,8 +31,43 @@ pub(super) struct GuardianLink {
 impl GuardianLink {
     /// Of a guardian that has sent nothing yet.
     pub(super) fn new(link: Link) -> Self {
-        Self { link, rank: None, incarnation: Incarnation(0), obsolete: false, spare: None }
+        let pid = os::peer_pid(&link.fd()).unwrap_or(0);
+        Self { link, pid, rank: None, incarnation: Incarnation(0), obsolete: false, spare: None }
     }
+}
+
+/// Guardians of this node that are suspended while their programs run. Nobody else knows that they
+/// are not meant to be: they are ended after a while, their programs end with them, and are rolled
+/// back.
+#[derive(Default)]
+pub(super) struct GuardianWatch(BTreeMap<os::Pid, Looks>);
+
+impl GuardianWatch {
+    /// Looks at those that are connected, and at those that the same daemon has started: who is
+    /// suspended does not connect to an agent that takes over.
+    pub(super) fn look(&mut self, guardians: &BTreeMap<u64, GuardianLink>) {
+        let connected = guardians.values().map(|guardian| guardian.pid).filter(|&pid| pid > 0);
+        let daemons: BTreeSet<_> = connected.map(os::parent_of).filter(|&pid| pid > 1).collect();
+        let all = daemons.into_iter().flat_map(suspended::children).filter(|&pid| is_guardian(pid));
+        let before = core::mem::take(&mut self.0);
+        for pid in all {
+            let mut looks = before.get(&pid).copied().unwrap_or_default();
+            if looks.saw(suspended::is_suspended_alone(pid)) {
+                tracing::warn!("guardian {pid} is suspended, and nobody has it go on");
+                suspended::end(pid);
+            }
+            self.0.insert(pid, looks);
+        }
+    }
+}
+
+fn is_guardian(pid: os::Pid) -> bool {
+    let program = |path: &str| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    let same = program("/proc/self/exe");
+    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    words.split(|&byte| byte == 0).nth(1) == Some(b"guardian")
+        && same.is_some()
+        && same == program(&format!("/proc/{pid}/exe"))
 }
 
 /// Orders all guardians of a rank but the youngest to end; returns the youngest.

@@ -6,6 +6,7 @@
 //! 3. It outlives neither its program nor its orted, and its program does not outlive it.
 
 pub(crate) mod adopted;
+mod agent_link;
 pub(crate) mod checkpoints;
 pub(crate) mod exit_report;
 pub(crate) mod failpoints;
@@ -21,6 +22,7 @@ pub(crate) mod rank;
 pub(crate) mod recovery;
 
 use crate::guardian::adopted::Adopted;
+use crate::guardian::agent_link::{AGENTS_MAX, AgentLink, AgentWatch};
 use crate::guardian::exit_report::ExitReporter;
 use crate::guardian::images::{ImageStore, RestartInfo, StoredImage, Writers};
 use crate::guardian::lost_time::ThreadTimes;
@@ -31,7 +33,6 @@ use crate::guardian::recovery::Failure;
 use crate::link::Link;
 use crate::local;
 use crate::local::Local;
-use crate::node;
 use crate::os;
 use crate::os::{Poll, Signals};
 use crate::settings::{NoSettings, Printed, Settings};
@@ -43,7 +44,6 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// Signals that a guardian must not follow: orted sends them to the whole process group, so the
@@ -66,8 +66,6 @@ pub(crate) const SIGNALS: [i32; 16] = [
     libc::SIGPROF,
     libc::SIGPWR,
 ];
-/// How often a lost agent is replaced.
-const AGENTS_MAX: u32 = 5;
 /// How long a program's end waits for a thread that connects to the agent. It takes milliseconds.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 /// How long the report of the program's end may take.
@@ -96,14 +94,6 @@ impl Reporter {
     }
 }
 
-enum AgentLink {
-    /// A thread connects to it.
-    Connecting,
-    Connected(Link),
-    /// There is none, and there will be none.
-    None,
-}
-
 /// Everything about one rank.
 struct Guardian {
     settings: Settings,
@@ -113,6 +103,7 @@ struct Guardian {
     reporter: Reporter,
     agent: AgentLink,
     agents_left: u32,
+    watch: AgentWatch,
     rank: GuardedRank,
     writers: Writers,
     /// Times of the program's threads when its last image was stored.
@@ -236,6 +227,7 @@ fn guard(
         reporter,
         agent: AgentLink::Connecting,
         agents_left: AGENTS_MAX,
+        watch: AgentWatch::new(),
         rank,
         writers: Writers::default(),
         times: None,
@@ -272,7 +264,8 @@ impl Guardian {
             };
             let printed = self.rank.output.as_ref().map(|output| output.poll(&mut poll));
             let given = self.rank.input.as_ref().map(|input| input.poll(&mut poll));
-            poll.wait(self.failure.as_ref().map(|failure| failure.until))?;
+            poll.wait(self.next_look())?;
+            self.look_at_agent();
             if poll.is_ready(orphaned) {
                 self.end_group();
             }
@@ -411,16 +404,11 @@ impl Guardian {
         }
     }
 
-    fn connect_agent(&mut self) {
-        let (settings, reporter) = (self.settings.clone(), self.reporter.clone());
-        self.agent = AgentLink::Connecting;
-        thread::spawn(move || reporter.report(ThreadReport::Agent(node::reach_agent(&settings))));
-    }
-
     fn handle_report(&mut self, report: ThreadReport) {
         match report {
             ThreadReport::Agent(Ok(stream)) => match Link::new(stream) {
                 Ok(link) => {
+                    self.watch(&link);
                     self.agent = AgentLink::Connected(link);
                     self.register();
                 }
@@ -433,57 +421,6 @@ impl Guardian {
                 ));
             }
             ThreadReport::Written(checkpoint, result) => self.written(checkpoint, result),
-        }
-    }
-
-    /// Registers with a new agent or coordinator, and repeats the rank's messages.
-    fn register(&mut self) {
-        let Settings { rank, size, .. } = self.settings;
-        let pid = std::process::id();
-        let incarnation = self.incarnation();
-        self.send(&FromNode::Guardian { rank, size, pid, incarnation });
-        for message in self.rank.messages_to_repeat() {
-            self.send(&FromNode::Rank { rank, message });
-        }
-        if let Some([out, err]) = self.via_daemon {
-            self.send(&FromNode::OutputViaDaemon { rank, out, err });
-        }
-        if self.local.is_some() {
-            let [out, err] = self.reported_output;
-            self.send(&FromNode::OutputOffsets { rank, out, err });
-        }
-        if let Some(Failure { status, .. }) = self.failure {
-            self.send(&FromNode::RankFailed { rank, status, incarnation });
-        }
-        self.rank.send_coordinator(&self.settings);
-        self.resend_output();
-    }
-
-    /// Sends to the agent, if there is one.
-    fn send(&mut self, message: &FromNode) {
-        if let AgentLink::Connected(link) = &mut self.agent
-            && link.send(message).is_err()
-        {
-            self.lost_agent();
-        }
-    }
-
-    fn handle_agent(&mut self) {
-        let AgentLink::Connected(link) = &mut self.agent else { return };
-        let open = link.flush().is_ok() & link.read().is_ok();
-        let mut messages = Vec::new();
-        let sane = loop {
-            match link.next_message::<ToNode>() {
-                Ok(Some(message)) => messages.push(message),
-                Ok(None) => break true,
-                Err(_) => break false,
-            }
-        };
-        for message in messages {
-            self.handle_order(message);
-        }
-        if (!open || !sane) && matches!(self.agent, AgentLink::Connected(_)) {
-            self.lost_agent();
         }
     }
 
@@ -549,20 +486,6 @@ impl Guardian {
             }
             _ => {}
         }
-    }
-
-    /// The agent has failed: the open checkpoint is aborted, and another agent is started.
-    fn lost_agent(&mut self) {
-        self.suspend(false);
-        self.rank.abort_checkpoint("the agent of this node has failed");
-        if self.agents_left == 0 {
-            self.disable_protection(
-                "the agent of this node ends again and again: no more checkpoints",
-            );
-            return;
-        }
-        self.agents_left -= 1;
-        self.connect_agent();
     }
 
     /// Suspends the program, or has it go on.

@@ -57,7 +57,8 @@ pub enum Moment {
 }
 
 /// Events at which something may break.
-const EVENTS: [&str; 20] = [
+const EVENTS: [&str; 21] = [
+    "agent_gone",
     "network_cut",
     "network_restored",
     "replay_diverged",

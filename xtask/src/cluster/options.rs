@@ -136,10 +136,11 @@ pub struct ClusterOptions {
     /// reaches it), from (nothing that it sends arrives)
     #[arg(long, value_name = "EVENT@K=DIRECTION:I+SECS")]
     partition: Vec<PartitionAtEvent>,
-    /// Send SIGNAL (TERM, INT, HUP, KILL, CONT; PAUSE: STOP, and CONT 2 s later; OOM: the kernel
-    /// has no more memory for it) to WHO (mpirun, node:I, daemon:I, agent:I, slurmd:I, guardian:R,
-    /// rank:R; or two with a + between) at such an event. INTRUDER/node:I: somebody connects to
-    /// all of ours that listen there, says what makes no sense, and takes names
+    /// Send SIGNAL (TERM, INT, HUP, KILL, STOP, CONT; PAUSE: STOP, and CONT 2 s later; OOM: the
+    /// kernel has no more memory for it) to WHO (mpirun, coordinator, node:I, daemon:I, agent:I,
+    /// slurmd:I, guardian:R, rank:R; or two with a + between) at such an event. INTRUDER/node:I:
+    /// somebody connects to all of ours that listen there, says what makes no sense, and takes
+    /// names
     #[arg(long, value_name = "EVENT@K=SIGNAL/WHO")]
     signal_at_event: Vec<SignalAtEvent>,
     /// Cables lose so many percent of their frames (of 1,500 bytes) and take so long for each, in

@@ -19,12 +19,14 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// What is no signal, by numbers that none has.
 const OUT_OF_MEMORY: libc::c_int = -1;
 const INTRUDER: libc::c_int = -2;
-const SIGNALS: [(&str, libc::c_int); 8] = [
+const PAUSED: libc::c_int = -3;
+const SIGNALS: [(&str, libc::c_int); 9] = [
     ("TERM", libc::SIGTERM),
     ("INT", libc::SIGINT),
     ("HUP", libc::SIGHUP),
     ("KILL", libc::SIGKILL),
-    ("PAUSE", libc::SIGSTOP),
+    ("PAUSE", PAUSED),
+    ("STOP", libc::SIGSTOP),
     ("CONT", libc::SIGCONT),
     ("OOM", OUT_OF_MEMORY),
     ("INTRUDER", INTRUDER),
@@ -35,6 +37,8 @@ const SIGNALS: [(&str, libc::c_int); 8] = [
 pub enum Target {
     /// mpirun.
     Mpirun,
+    /// The job's coordinator.
+    Coordinator,
     /// Every process of this node.
     Node(u32),
     /// mpirun's daemon on this node, and nobody else.
@@ -53,9 +57,14 @@ impl FromStr for Target {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let form = "choose mpirun, node:I, daemon:I, agent:I, slurmd:I, guardian:R or rank:R";
+        let form = "choose mpirun, coordinator, node:I, daemon:I, agent:I, slurmd:I, guardian:R or \
+                    rank:R";
         let Some((what, number)) = text.split_once(':') else {
-            return if text == "mpirun" { Ok(Self::Mpirun) } else { Err(form.into()) };
+            return match text {
+                "mpirun" => Ok(Self::Mpirun),
+                "coordinator" => Ok(Self::Coordinator),
+                _ => Err(form.into()),
+            };
         };
         let number = number.parse().map_err(|_| format!("`{number}` is no number"))?;
         match what {
@@ -74,6 +83,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Mpirun => f.write_str("mpirun"),
+            Self::Coordinator => f.write_str("the coordinator"),
             Self::Node(node) => write!(f, "all of node n{node}"),
             Self::Daemon(node) => write!(f, "the daemon of node n{node}"),
             Self::Agent(node) => write!(f, "the agent of node n{node}"),
@@ -116,13 +126,13 @@ impl Sent {
     /// What follows after a while: who was suspended goes on.
     pub fn then(self) -> Option<(Duration, Sent)> {
         let cont = Sent { number: libc::SIGCONT, ..self };
-        (self.number == libc::SIGSTOP).then_some((PAUSE, cont))
+        (self.number == PAUSED).then_some((PAUSE, cont))
     }
 
     /// The first one that is not in a cluster of so many nodes and ranks.
     pub fn stranger(self, nodes: u32, ranks: u32) -> Option<Target> {
         let is_strange = |target: &Target| match *target {
-            Target::Mpirun => false,
+            Target::Mpirun | Target::Coordinator => false,
             Target::Node(node)
             | Target::Daemon(node)
             | Target::Agent(node)
@@ -150,6 +160,7 @@ impl Sent {
             for &pid in &pids {
                 match self.number {
                     OUT_OF_MEMORY => drop(memory_limit::exhaust(pid)),
+                    PAUSED => sys::kill(pid, libc::SIGSTOP),
                     signal => sys::kill(pid, signal),
                 }
             }
@@ -186,6 +197,7 @@ fn processes_of(
     let is = processes::is;
     Ok(match target {
         Target::Mpirun => Victim::Mpirun.find().into_iter().collect(),
+        Target::Coordinator => Victim::Coordinator.find().into_iter().collect(),
         Target::Node(node) => on(node)?,
         Target::Daemon(node) => {
             let is_daemon = |pid: &libc::pid_t| is(*pid, "orted", "") || is(*pid, "prted", "");
@@ -231,6 +243,7 @@ mod tests {
         let two: Sent = "PAUSE/agent:2+rank:0".parse().unwrap();
         assert_eq!(two.to, [Some(Target::Agent(2)), Some(Target::Rank(0))]);
         assert_eq!(two.then().unwrap().1.number, libc::SIGCONT);
+        assert_eq!("STOP/coordinator".parse::<Sent>().unwrap().then(), None);
         for bad in ["", "TERM", "TERM/", "TERM/n1", "QUIT/mpirun", "INT/rank:x", "INT/mpirun+"] {
             assert!(bad.parse::<Sent>().is_err(), "{bad}");
         }

@@ -43,7 +43,7 @@ type Case = (
     Until,
 );
 
-const SURVIVED: [Case; 14] = [
+const SURVIVED: [Case; 15] = [
     (
         "daemons, one after the other",
         Nodes,
@@ -152,6 +152,18 @@ const SURVIVED: [Case; 14] = [
         &[&OFTEN],
         &["checkpoint_completed@1=PAUSE/node:1"],
         Checkpoints(4),
+    ),
+    (
+        "suspended for good: the coordinator, then an agent, then a guardian",
+        Nodes,
+        (2, 2),
+        &[&OFTEN, &["--mca", "vprotocol_correlated_failure_timeout", "2"]],
+        &[
+            "checkpoint_completed@1=STOP/coordinator",
+            "failover_completed@1=STOP/agent:1",
+            "agent_gone@1=STOP/guardian:3",
+        ],
+        Recovered(1),
     ),
     (
         "logging suspended: a daemon",
