@@ -51,9 +51,8 @@ fn state(pid: Pid) -> Option<char> {
 pub fn children(pid: Pid) -> Vec<Pid> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let texts = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    texts
-        .flat_map(|text| text.split(' ').filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
-        .collect()
+    let pids = |text: String| text.split(' ').filter_map(|pid| pid.parse().ok()).collect();
+    texts.flat_map::<Vec<Pid>, _>(pids).collect()
 }
 
 #[cfg(test)]
