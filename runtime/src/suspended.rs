@@ -1,6 +1,6 @@
-//! Processes of ours that somebody has suspended (SIGSTOP) and does not have go on, while those that
-//! they serve run. Nothing would ever be decided any more: they are ended, and replaced like any
-//! that has failed. A job that is suspended as a whole (by a batch system, a terminal) is not
+//! Processes of ours that somebody has suspended (SIGSTOP) and does not have go on, while those
+//! that they serve run. Nothing would ever be decided any more: they are ended, and replaced like
+//! any that has failed. A job that is suspended as a whole (by a batch system, a terminal) is not
 //! touched: nobody of it looks.
 
 use crate::os::{self, Pid};
