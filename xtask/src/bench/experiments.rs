@@ -58,6 +58,16 @@ pub const LOGGED: Side = side(
         ("vprotocol_correlated_log_full", "spill"),
     ]),
 );
+/// Everything on but what belongs to programs that change files, read clocks, or send something else
+/// in a replay.
+pub const NO_SERVICES: Side = side(
+    "no-services",
+    Kind::Defaults(&[
+        ("vprotocol_correlated_file_undo_max", "0"),
+        ("vprotocol_correlated_record_clock", "0"),
+        ("vprotocol_correlated_verify_sends", "0"),
+    ]),
+);
 /// The log's memory has its pages, as after a checkpoint that has trimmed it.
 pub const READY: Side = side("ready", Kind::Ready("3g"));
 /// What the machine itself allows.
@@ -145,6 +155,7 @@ pub fn all() -> Vec<Experiment> {
     const BOTH_TOO: &[Side] = &[STOCK, OURS, READY, BARE];
     const UCX_TOO: &[Side] = &[OURS, UCX];
     const THREADS: &[Side] = &[STOCK, OURS, STOCK_THREADS, OURS_THREADS];
+    const SERVICES_TOO: &[Side] = &[STOCK, DEFAULTS, NO_SERVICES];
     const PLAIN_TOO: &[Side] = &[STOCK, OURS, PLAIN];
     let own = |name, sides, shape, program, arguments| {
         simple(name, sides, shape, Program::Own(program, arguments))
@@ -163,6 +174,8 @@ pub fn all() -> Vec<Experiment> {
         own("matching", TWO, ONE_NODE, "many", &["10,1000,10000"]),
         own("oversubscribed", TWO, (1, CROWD), "crowd", &[]),
         own("helpers", PLAIN_TOO, TWO_NODES, "helpers", &[]),
+        own("services", SERVICES_TOO, TWO_NODES, "services", &[]),
+        simple("services-hpcc", SERVICES_TOO, TWO_NODES, Program::Hpcc),
         simple("log-append", &[BARE], ONE_NODE, Program::LogAppend),
         simple("hpcc-1-node", TWO, ONE_NODE, Program::Hpcc),
         simple("hpcc-2-nodes", PLAIN_TOO, TWO_NODES, Program::Hpcc),

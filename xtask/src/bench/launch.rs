@@ -73,6 +73,7 @@ impl Bench {
             "many",
             "crowd",
             "helpers",
+            "services",
             "count",
             "floor",
             "wire",

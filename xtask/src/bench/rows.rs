@@ -261,6 +261,31 @@ fn programs() -> Vec<Row> {
     }
     rows.extend(everything_on());
     rows.extend(helpers());
+    rows.extend(services());
+    rows
+}
+
+/// Files, clocks and the comparison of repeated sends (tests/bench/services.c, HPCC), with all
+/// parameters as they come.
+fn services() -> Vec<Row> {
+    const TITLE: &str = "files and clocks, 2 nodes of one rank, everything on";
+    const HPCC: &str = "HPCC, 2 nodes of one rank, all parameters as they come";
+    let mut rows = Vec::new();
+    for (sides, goal) in [
+        (("everything on / stock", "defaults", "stock"), Some(1.10)),
+        (("everything on / without recording these", "defaults", "no-services"), None),
+    ] {
+        let part = |unit| against(TITLE, "services", unit, sides);
+        let at_most = goal.map_or(Goal::Shown, Goal::AtMost);
+        let at_least = goal.map_or(Goal::Shown, |most| Goal::AtLeast(1.0 / most));
+        rows.push(part(Unit::Ns).labelled("append", 0, at_most));
+        rows.push(part(Unit::MBs).labelled("in-place", 1 << 16, at_least));
+        rows.push(part(Unit::MBs).labelled("replace", 8 << 20, at_least));
+        rows.push(part(Unit::Ns).labelled("clock", 0, at_most));
+        rows.push(part(Unit::Us).labelled("step", 0, at_most));
+        let whole = against(HPCC, "services-hpcc", Unit::Seconds, sides);
+        rows.push(whole.labelled("whole job", 0, Goal::Shown));
+    }
     rows
 }
 
