@@ -58,8 +58,8 @@ pub const LOGGED: Side = side(
         ("vprotocol_correlated_log_full", "spill"),
     ]),
 );
-/// Everything on but what belongs to programs that change files, read clocks, or send something else
-/// in a replay.
+/// Everything on but what belongs to programs that change files, read clocks, or send something
+/// else in a replay.
 pub const NO_SERVICES: Side = side(
     "no-services",
     Kind::Defaults(&[
