@@ -221,6 +221,12 @@ fn files_pipes_mappings_timers_and_limits_are_as_before() {
     });
 }
 
+#[test]
+fn an_interval_timer_whose_signal_waits_goes_on() {
+    let path = program("interval_timer.c", &[]);
+    same_answer("interval-timer", || Command::new(&path));
+}
+
 /// As on another node.
 #[test]
 fn the_working_directory_and_tmpdir_of_another_node_are_made_empty() {

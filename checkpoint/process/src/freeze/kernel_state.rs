@@ -181,9 +181,16 @@ impl KernelState {
             timer.restore(new_tid(timer.tid));
         }
         for (which, timer) in self.interval_timers.iter().enumerate() {
-            if *timer != [0; 4] {
-                let _ = raw::pass(libc::SYS_setitimer, [which, 0, 0, 0, 0], 1, timer);
+            let mut timer = *timer;
+            if timer == [0; 4] {
+                continue;
             }
+            // Its signal waits, and is sent again: the kernel starts the next interval after that.
+            // Without a time it would not start at all.
+            if timer[2..] == [0; 2] {
+                timer = [timer[0], timer[1], timer[0], timer[1]];
+            }
+            let _ = raw::pass(libc::SYS_setitimer, [which, 0, 0, 0, 0], 1, &timer);
         }
     }
 
