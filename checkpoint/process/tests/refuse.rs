@@ -40,6 +40,13 @@ fn what_cannot_be_restored_is_refused_by_name_and_the_program_continues() {
         ("terminal", "a, b = os.openpty()", "terminal"),
         ("inotify", "f = ctypes.CDLL(None).inotify_init()", "inotify"),
         (
+            "queue",
+            "c = ctypes.CDLL(None)\n\
+            f = c.mq_open(b'/rustbtl-test', os.O_RDWR | os.O_CREAT, 0o600, None)\n\
+            assert f >= 0 and c.mq_unlink(b'/rustbtl-test') == 0",
+            "a message queue",
+        ),
+        (
             "sysv",
             "c = ctypes.CDLL(None)\nc.shmat.restype = ctypes.c_void_p\n\
             c.shmat(c.shmget(0, 4096, 0o1600), None, 0)",

@@ -238,6 +238,9 @@ fn classify<'a>(
     descriptor.b = seen.stat.st_size as u64;
     descriptor.data = seen.name;
     match shape {
+        libc::S_IFREG if is_message_queue(seen.fd) => {
+            return Err(seen.refuse("a message queue, which outlives its processes; close it"));
+        }
         libc::S_IFREG if seen.is_unnamed() => {
             descriptor.kind = record::DESCRIPTOR_UNNAMED;
         }
@@ -263,6 +266,15 @@ fn classify<'a>(
         _ => return Err(seen.refuse("it cannot be opened again")),
     }
     Ok(())
+}
+
+/// They look like files (`MQUEUE_MAGIC` of the kernel).
+fn is_message_queue(fd: i32) -> bool {
+    const MAGIC: i64 = 0x1980_0202;
+    // SAFETY: all of its fields are numbers.
+    let mut system: libc::statfs = unsafe { core::mem::zeroed() };
+    let got = raw::fill(libc::SYS_fstatfs, [fd as usize, 0, 0, 0, 0], 1, &mut system);
+    got.is_ok() && system.f_type == MAGIC
 }
 
 /// "(seconds, nanoseconds)" after a key, as nanoseconds.

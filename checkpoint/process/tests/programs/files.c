@@ -1,6 +1,7 @@
 /* Files with offsets, pipes with content, private and shared mappings, heap, stack, limits. Half
  * of the work is done before "ready", the other half after; at the end everything must fit. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -44,6 +45,16 @@ int main(int argc, char **argv)
     char first[8] = "", again[8] = "";
     MUST(out > 0 && log > 0 && in > 0 && null > 0 && read(in, first, 4) == 4);
     MUST(write(out, "first half, ", 12) == 12 && write(log, "1", 1) == 1);
+    char name_of_one[40];
+    mkdir("folder", 0700);
+    for (int i = 0; i < 40; i++) {
+        snprintf(name_of_one, sizeof name_of_one, "folder/%d", i);
+        close(open(name_of_one, O_WRONLY | O_CREAT, 0600));
+    }
+    DIR *listing = opendir("folder");
+    int listed = 0;
+    MUST(listing != NULL);
+    while (listed < 10 && readdir(listing) != NULL) listed++;
     int pipes[2], big[2], gone[2];
     MUST(pipe2(pipes, O_NONBLOCK | O_CLOEXEC) == 0 && pipe(big) == 0 && pipe(gone) == 0);
     MUST(write(pipes[1], "in the pipe", 11) == 11);
@@ -130,6 +141,8 @@ int main(int argc, char **argv)
     MUST(pread(out, text, 100, 0) == 23 && !strcmp(text, "first half, second half"));
     MUST(lseek(log, 0, SEEK_END) == 2);
     MUST(read(twin, again, 4) == 4 && lseek(in, 0, SEEK_CUR) == 8);
+    while (readdir(listing) != NULL) listed++;
+    MUST(listed == 42);
     memset(text, 0, sizeof text);
     MUST(read(pipes[0], text, 100) == 11 && !strcmp(text, "in the pipe"));
     MUST(read(pipes[0], text, 100) == -1 && errno == EAGAIN);
