@@ -343,6 +343,8 @@ pub const DESCRIPTOR_MUTED: u8 = 2;
 pub const DESCRIPTOR_FILE: u8 = 3;
 /// A directory or a device such as /dev/null, opened again by its path.
 pub const DESCRIPTOR_PATH: u8 = 4;
+/// `b` of a [`DESCRIPTOR_PATH`] that is a folder; `a` is where the program was in listing it.
+pub const PATH_OF_FOLDER: u64 = 1;
 /// A pipe's read end.
 pub const DESCRIPTOR_PIPE_READ: u8 = 5;
 /// A pipe's write end.

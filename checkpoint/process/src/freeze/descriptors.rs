@@ -245,7 +245,9 @@ fn classify<'a>(
             descriptor.kind = record::DESCRIPTOR_UNNAMED;
         }
         libc::S_IFREG => descriptor.kind = record::DESCRIPTOR_FILE,
-        libc::S_IFDIR => descriptor.kind = record::DESCRIPTOR_PATH,
+        libc::S_IFDIR => {
+            (descriptor.kind, descriptor.b) = (record::DESCRIPTOR_PATH, record::PATH_OF_FOLDER);
+        }
         libc::S_IFCHR => {
             let harmless = libc::major(seen.stat.st_rdev) == 1
                 && matches!(libc::minor(seen.stat.st_rdev), 3 | 5 | 7 | 8 | 9);

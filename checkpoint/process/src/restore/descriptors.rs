@@ -144,9 +144,8 @@ impl<'a> Descriptors<'a> {
                 let fd = open_path(remote, descriptor.data, flags)?;
                 if descriptor.kind == record::DESCRIPTOR_FILE {
                     position(remote, fd, descriptor, self.alone)?;
-                } else if descriptor.a > 0 {
-                    // A folder that is being listed.
-                    remote.seek(fd, descriptor.a)?;
+                } else if descriptor.b == record::PATH_OF_FOLDER && descriptor.a > 0 {
+                    remote.seek_in_folder(fd, descriptor.a)?;
                 }
                 Ok(fd)
             }

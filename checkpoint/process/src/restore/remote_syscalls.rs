@@ -52,6 +52,9 @@ pub struct NewThread {
     pub tid: Option<u32>,
 }
 
+/// Room for some names of a folder: one of the longest fits in.
+const FIRST_NAMES: [u8; 1024] = [0; 1024];
+
 /// A file descriptor as an argument.
 const fn number(fd: RawFd) -> u64 {
     fd as u64
@@ -314,7 +317,16 @@ impl RemoteSyscalls {
         self.call(libc::SYS_lseek, a).map(|_| ())
     }
 
-    /// The same, which may fail.
+    /// Positions a folder that has just been opened and was being listed.
+    pub fn seek_in_folder(&mut self, fd: RawFd, offset: u64) -> Result<(), ProcessImageError> {
+        // ext4 takes a folder whose first listing begins at its end for one that stays there, even
+        // if it is rewound: so the first one begins at the beginning.
+        let a = [number(fd), 0, FIRST_NAMES.len() as u64, 0, 0, 0];
+        self.call_with(libc::SYS_getdents64, a, 1, &FIRST_NAMES)?;
+        self.seek(fd, offset)
+    }
+
+    /// [`seek`](Self::seek) that may fail.
     pub fn try_seek(&mut self, fd: RawFd, offset: u64) -> Result<(), ProcessImageError> {
         let a = [number(fd), offset, libc::SEEK_SET as u64, 0, 0, 0];
         self.attempt(libc::SYS_lseek, a).map(|_| ())
