@@ -33,9 +33,11 @@ impl Job {
                 .filter_map(|rank| self.ranks.get(rank).map(|rank| rank.node.as_str()))
                 .collect();
             let nodes: Vec<&str> = nodes.into_iter().collect();
+            let has_others = members.len() < self.ranks.len();
+            let others = if has_others { "; all others kept running" } else { "" };
             format!(
                 "{} failed: rolled back to checkpoint {checkpoint} on {}, caught up after \
-                 {seconds:.1} s; all others kept running",
+                 {seconds:.1} s{others}",
                 names(&members),
                 nodes.join(", ")
             )
