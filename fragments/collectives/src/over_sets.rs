@@ -47,6 +47,7 @@ pub struct Crossing {
     moves: Option<Moves>,
     after: Option<Plan>,
     place: Place,
+    root: u32,
     /// Nobody is in its set with whom it folds.
     copies_own: bool,
     stage: Stage,
@@ -97,6 +98,7 @@ impl Crossing {
             moves,
             after: after.filter(|_| size > 1),
             place,
+            root,
             copies_own: size == 1 && kind.folds(),
             stage: Stage::Start,
             current: None,
@@ -106,6 +108,11 @@ impl Crossing {
     /// Does this member wait for other sets?
     pub fn stands_for_set(&self) -> bool {
         self.moves.is_some()
+    }
+
+    /// By which it is known who stands for which set: [`Sets::stands_for`].
+    pub fn root(&self) -> u32 {
+        self.root
     }
 
     /// Where it collects.

@@ -91,7 +91,7 @@ impl Group {
         }
         let calls = over.begin(&crossing, call);
         let data = Data { setup, room, messages, call: &calls[0], own, finished };
-        let mut crossed = Crossed { data, over, calls: &calls, root: call.root };
+        let mut crossed = Crossed { data, over, calls: &calls, root: crossing.root() };
         let stands = crossing.stands_for_set();
         if !crossing.advance(member, &mut crossed) {
             over_sets::wait(stands, &mut || crossing.advance(member, &mut crossed));
