@@ -523,8 +523,8 @@ enum rustbtl_collective_kind {
     RUSTBTL_REDUCE_SCATTER
 };
 
-/* A communicator. The functions call back. `send`, `receive`: the request, NULL: complete; not 0:
- * an error. `test`: not 0: it is complete, and gone; 2: with an error. `fold`: out = a op b; b may
+/* A communicator. The functions call back. `send`, `receive`: the request, NULL: complete; DONE,
+ * FAILED or LOG_FULL. `test`: not 0: it is complete, and gone; 2: with an error. `fold`: out = a op b; b may
  * be out. `pack`: data that is not one piece, before a call that is ours. */
 typedef struct rustbtl_collective_setup {
     void *comm;

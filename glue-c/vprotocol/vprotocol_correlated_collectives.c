@@ -38,12 +38,12 @@ static int32_t give(int rc, ompi_request_t *request, void **handle)
 {
     *handle = NULL;
     if (OMPI_SUCCESS != rc) {
-        return rc;
+        return MPI_ERR_NO_MEM == rc ? RUSTBTL_LOG_FULL : RUSTBTL_FAILED;
     }
     if (CORRELATED_SEND_COMPLETE != request && &ompi_request_empty != request) {
         *handle = request;
     }
-    return 0;
+    return RUSTBTL_DONE;
 }
 
 static int32_t send_bytes(void *comm, uint32_t to, int32_t tag, const uint8_t *bytes,

@@ -18,7 +18,7 @@ pub struct CollectiveSetup {
     /// Where shared memory is made.
     pub directory: *const c_char,
     /// Send to a member: communicator, rank, tag, bytes, how many; the request, null: it is
-    /// complete. Not 0: an error.
+    /// complete. `DONE`, `FAILED` or `LOG_FULL`.
     pub send: unsafe extern "C" fn(*mut c_void, u32, i32, *const u8, u64, *mut *mut c_void) -> i32,
     /// Receive from a member: the same.
     pub receive: unsafe extern "C" fn(*mut c_void, u32, i32, *mut u8, u64, *mut *mut c_void) -> i32,

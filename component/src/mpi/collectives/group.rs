@@ -96,13 +96,12 @@ impl Group {
         if !crossing.advance(member, &mut crossed) {
             over_sets::wait(stands, &mut || crossing.advance(member, &mut crossed));
         }
-        let mut failed = crossed.has_failed();
+        let outcome = crossed.outcome();
         if room.carrier.is_messages() {
             // SAFETY: C has made the setup of a communicator that is in use.
             wait::wait_long_for_memory(shared(), &mut || unsafe { messages.are_sent(setup) });
         }
-        failed |= messages.failed;
-        if failed { FAILED } else { DONE }
+        if messages.failed { FAILED } else { outcome }
     }
 
     /// One call of the program.

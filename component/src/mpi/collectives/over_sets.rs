@@ -5,6 +5,7 @@
 use crate::engine::driver_state::Driver;
 use crate::engine::shared::shared;
 use crate::ffi::collective::{CollectiveCall, CollectiveSetup, TEST_FAILED, TEST_PENDING};
+use crate::ffi::table::{DONE, FAILED};
 use crate::mpi::collectives::data::{Data, copy};
 use core::ffi::c_void;
 use rustbtl_collectives::member::Host;
@@ -30,7 +31,8 @@ pub struct OverSets {
     asked: Option<(u32, *mut c_void)>,
     sent: Vec<*mut c_void>,
     tag: i32,
-    failed: bool,
+    /// `DONE`, or what has gone wrong first.
+    outcome: i32,
 }
 
 impl OverSets {
@@ -43,7 +45,7 @@ impl OverSets {
             asked: None,
             sent: Vec::new(),
             tag: 0,
-            failed: false,
+            outcome: DONE,
         }
     }
 
@@ -55,7 +57,7 @@ impl OverSets {
     /// A call begins: where this member reads and writes inside its set, before and after.
     pub fn begin(&mut self, crossing: &Crossing, call: &CollectiveCall) -> [CollectiveCall; 2] {
         let bytes = call.bytes as usize;
-        (self.tag, self.failed) = (call.tag, false);
+        (self.tag, self.outcome) = (call.tag, DONE);
         let mut place = call.into;
         if crossing.place() == Place::Scratch && crossing.stands_for_set() {
             self.scratch.resize(bytes.max(self.scratch.len()), 0);
@@ -126,17 +128,25 @@ impl Crossed<'_> {
         self.calls[1].into
     }
 
-    /// Is it complete?
-    fn test(&self, request: *mut c_void) -> Option<bool> {
+    /// Is it complete, and how?
+    fn test(&self, request: *mut c_void) -> Option<i32> {
         // SAFETY: the request of this communicator, which is not complete.
         match unsafe { (self.setup().test)(request) } {
             TEST_PENDING => None,
-            code => Some(code != TEST_FAILED),
+            TEST_FAILED => Some(FAILED),
+            _ => Some(DONE),
         }
     }
 
-    pub fn has_failed(&self) -> bool {
-        self.over.failed
+    /// What has gone wrong ends nothing: what is still awaited does not depend on it, and comes.
+    fn note(&mut self, code: i32) {
+        if self.over.outcome == DONE {
+            self.over.outcome = code;
+        }
+    }
+
+    pub fn outcome(&self) -> i32 {
+        self.over.outcome
     }
 }
 
@@ -180,7 +190,7 @@ impl SetsHost for Crossed<'_> {
         // SAFETY: C has made the setup of a communicator that is in use; the data is there until
         // it is sent.
         let code = unsafe { (setup.send)(setup.comm, to, tag, start, bytes, &mut request) };
-        self.over.failed |= code != 0;
+        self.note(code);
         if code == 0 && !request.is_null() {
             self.over.sent.push(request);
         }
@@ -190,7 +200,7 @@ impl SetsHost for Crossed<'_> {
         while let Some(&request) = self.over.sent.last() {
             match self.test(request) {
                 None => return false,
-                Some(well) => self.over.failed |= !well,
+                Some(code) => self.note(code),
             }
             self.over.sent.pop();
         }
@@ -214,7 +224,7 @@ impl SetsHost for Crossed<'_> {
                 // SAFETY: as in `send`; nobody else uses that memory until it is here.
                 let code =
                     unsafe { (setup.receive)(setup.comm, from, tag, start, bytes, &mut request) };
-                self.over.failed |= code != 0;
+                self.note(code);
                 self.over.asked = Some((set, request));
                 request
             }
@@ -222,8 +232,8 @@ impl SetsHost for Crossed<'_> {
         if request.is_null() {
             return true;
         }
-        let Some(well) = self.test(request) else { return false };
-        self.over.failed |= !well;
+        let Some(code) = self.test(request) else { return false };
+        self.note(code);
         self.over.asked = Some((set, core::ptr::null_mut()));
         true
     }
@@ -237,16 +247,15 @@ impl SetsHost for Crossed<'_> {
             return;
         }
         let (fold, op, datatype) = (self.setup().fold, call.op, call.datatype);
-        // SAFETY: both hold so many elements of the call's type; what is right may be the result.
-        unsafe {
-            match side {
-                Side::Left => fold(op, datatype, came, place, place, elements),
-                _ => {
-                    fold(op, datatype, place, came, came, elements);
-                    copy(came, place, call.bytes);
-                }
-            }
+        if side == Side::Left {
+            // SAFETY: both hold so many elements of the call's type.
+            unsafe { fold(op, datatype, came, place, place, elements) };
+            return;
         }
+        // SAFETY: as above. What is right may be the result, what is left not.
+        unsafe { fold(op, datatype, place, came, came, elements) };
+        // SAFETY: as above.
+        unsafe { copy(came, place, call.bytes) };
     }
 }
 
