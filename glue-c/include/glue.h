@@ -524,8 +524,8 @@ enum rustbtl_collective_kind {
 };
 
 /* A communicator. The functions call back. `send`, `receive`: the request, NULL: complete; DONE,
- * FAILED or LOG_FULL. `test`: not 0: it is complete, and gone; 2: with an error. `fold`: out = a op b; b may
- * be out. `pack`: data that is not one piece, before a call that is ours. */
+ * FAILED or LOG_FULL. `test`: not 0: it is complete, and gone; 2: with an error. `fold`:
+ * out = a op b; b may be out. `pack`: data that is not one piece, before a call that is ours. */
 typedef struct rustbtl_collective_setup {
     void *comm;
     const char *directory;

@@ -1,6 +1,7 @@
 /*
  * The collective component "correlated": for communicators whose ranks are of one correlated set,
- * and some of those of several sets. What happens is Rust (component/src/mpi/collectives, docs/adr/0040).
+ * and some of those of several sets. What happens is Rust (component/src/mpi/collectives,
+ * docs/adr/0040, 0041).
  *
  * As the one-sided component it is no DSO of its own: the PML's init appends it to the framework's
  * list. So the user's list of components is read here.

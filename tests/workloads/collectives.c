@@ -1,6 +1,7 @@
-/* Sums of doubles and other collectives among the ranks of each node, of each half of a node, of all
- * nodes in the order of ranks and in turn; each 16th step a message to the next node. The hash has every bit of every result: the order in
- * which sums are folded is part of it. Sizes go from nothing to several hundred kilobytes.
+/* Sums of doubles and other collectives among the ranks of each node, of each half of a node, of
+ * all nodes in the order of ranks and in turn; each 16th step a message to the next node. The hash
+ * has every bit of every result: the order in which sums are folded is part of it. Sizes go from
+ * nothing to several hundred kilobytes.
  * usage: collectives ITERATIONS [GATE]; PACE_US: hash.h */
 #include "hash.h"
 #include "gate.h"

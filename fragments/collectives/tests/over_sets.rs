@@ -1,5 +1,5 @@
-//! Members of several sets that go on in random order, with random calls. Sets are frozen and rolled
-//! back at random moments; what was sent between sets is kept by the senders' logs.
+//! Members of several sets that go on in random order, with random calls. Sets are frozen and
+//! rolled back at random moments; what was sent between sets is kept by the senders' logs.
 
 use rustbtl_collectives::member::{Host, Member};
 use rustbtl_collectives::over_sets::{Crossing, Place, SetsHost};
