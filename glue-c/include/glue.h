@@ -523,15 +523,15 @@ enum rustbtl_collective_kind {
     RUSTBTL_REDUCE_SCATTER
 };
 
-/* A communicator. The functions call back. `send`, `receive`: the request, NULL: complete; not 0:
- * an error. `test`: 1: it is complete, and gone. `fold`: out = a op b; b may be out.
- * `pack`: data that is not one piece, before a call that is ours. */
+/* A communicator. The functions call back. `send`, `receive`: the request, NULL: complete; DONE,
+ * FAILED or LOG_FULL. `test`: not 0: it is complete, and gone; 2: with an error. `fold`:
+ * out = a op b; b may be out. `pack`: data that is not one piece, before a call that is ours. */
 typedef struct rustbtl_collective_setup {
     void *comm;
     const char *directory;
-    int32_t (*send)(void *comm, uint32_t to, const uint8_t *bytes, uint64_t length,
+    int32_t (*send)(void *comm, uint32_t to, int32_t tag, const uint8_t *bytes, uint64_t length,
                     void **request);
-    int32_t (*receive)(void *comm, uint32_t from, uint8_t *bytes, uint64_t length,
+    int32_t (*receive)(void *comm, uint32_t from, int32_t tag, uint8_t *bytes, uint64_t length,
                        void **request);
     int32_t (*test)(void *request);
     void (*fold)(void *op, void *datatype, const uint8_t *a, const uint8_t *b, uint8_t *out,
@@ -540,9 +540,11 @@ typedef struct rustbtl_collective_setup {
     uint64_t bytes_max; /* of all communicators of this process together */
     uint32_t rank;
     uint32_t size;
+    uint32_t ranks_max; /* so many of a set share memory */
+    uint32_t reserved;
 } rustbtl_collective_setup_t;
 
-_Static_assert(sizeof(rustbtl_collective_setup_t) == 72,
+_Static_assert(sizeof(rustbtl_collective_setup_t) == 80,
                "mirrored in component/src/ffi/collective.rs");
 
 /* A block of those that vary. */
@@ -565,13 +567,17 @@ typedef struct rustbtl_collective {
     uint32_t kind;
     uint32_t root;
     int32_t tag; /* of Open MPI: what counts as an action of the program */
-    uint32_t reserved;
+    uint32_t commutes; /* 1: the operation does */
 } rustbtl_collective_t;
 
 _Static_assert(sizeof(rustbtl_collective_t) == 88, "mirrored in component/src/ffi/collective.rs");
 
 #define RUSTBTL_BELOW (-3) /* nothing has happened; the same at all members */
-int32_t rustbtl_collectives_may(void *comm, uint32_t size);
+/* Which collectives of a communicator may be ours; the same at all members. */
+#define RUSTBTL_COLLECTIVES_NONE 0
+#define RUSTBTL_COLLECTIVES_SET 1  /* all: its members are of one set */
+#define RUSTBTL_COLLECTIVES_SETS 2 /* barrier, bcast, reduce, allreduce: of several sets */
+int32_t rustbtl_collectives_may(void *comm, uint32_t size, uint32_t ranks_max);
 void *rustbtl_collectives_make(const rustbtl_collective_setup_t *setup);
 void rustbtl_collectives_free(void *group);
 int32_t rustbtl_collective(void *group, const rustbtl_collective_t *call);

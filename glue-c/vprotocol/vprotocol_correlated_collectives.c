@@ -1,23 +1,18 @@
 /*
- * The collective component "correlated": for communicators whose ranks are all of one correlated
- * set. What happens is Rust (component/src/mpi/collectives, docs/adr/0040).
+ * The collective component "correlated": for communicators whose ranks are of one correlated set,
+ * and some of those of several sets. What happens is Rust (component/src/mpi/collectives,
+ * docs/adr/0040, 0041).
  *
  * As the one-sided component it is no DSO of its own: the PML's init appends it to the framework's
  * list. So the user's list of components is read here.
  */
 #include "vprotocol_correlated_collectives.h"
 
-#include <limits.h>
-
 #include "ompi/mca/coll/base/base.h"
 #include "opal/mca/base/base.h"
 
 /* Above tuned and han, below what users ask for (hcoll, monitoring). */
 #define PRIORITY 76
-/* Of data that travels as messages: no collective of Open MPI's has it, and it does not count as an
- * action of the program. */
-#define TAG (INT_MIN + 0x200)
-
 static void module_construct(mca_coll_correlated_module_t *module)
 {
     module->group = NULL;
@@ -44,28 +39,28 @@ static int32_t give(int rc, ompi_request_t *request, void **handle)
 {
     *handle = NULL;
     if (OMPI_SUCCESS != rc) {
-        return rc;
+        return MPI_ERR_NO_MEM == rc ? RUSTBTL_LOG_FULL : RUSTBTL_FAILED;
     }
     if (CORRELATED_SEND_COMPLETE != request && &ompi_request_empty != request) {
         *handle = request;
     }
-    return 0;
+    return RUSTBTL_DONE;
 }
 
-static int32_t send_bytes(void *comm, uint32_t to, const uint8_t *bytes, uint64_t length,
-                          void **handle)
+static int32_t send_bytes(void *comm, uint32_t to, int32_t tag, const uint8_t *bytes,
+                          uint64_t length, void **handle)
 {
     ompi_request_t *request = &ompi_request_empty;
-    int rc = mca_vprotocol_correlated_isend(bytes, length, MPI_BYTE, (int) to, TAG,
+    int rc = mca_vprotocol_correlated_isend(bytes, length, MPI_BYTE, (int) to, tag,
                                             MCA_PML_BASE_SEND_STANDARD, comm, &request);
     return give(rc, request, handle);
 }
 
-static int32_t receive_bytes(void *comm, uint32_t from, uint8_t *bytes, uint64_t length,
-                             void **handle)
+static int32_t receive_bytes(void *comm, uint32_t from, int32_t tag, uint8_t *bytes,
+                             uint64_t length, void **handle)
 {
     ompi_request_t *request = &ompi_request_empty;
-    int rc = mca_vprotocol_correlated_irecv(bytes, length, MPI_BYTE, (int) from, TAG, comm,
+    int rc = mca_vprotocol_correlated_irecv(bytes, length, MPI_BYTE, (int) from, tag, comm,
                                             &request);
     return give(rc, request, handle);
 }
@@ -76,8 +71,9 @@ static int32_t test_request(void *handle)
     if (!REQUEST_COMPLETE(request)) {
         return 0;
     }
+    bool well = MPI_SUCCESS == request->req_status.MPI_ERROR;
     (void) ompi_request_free(&request);
-    return 1;
+    return well ? 1 : 2;
 }
 
 static void fold(void *op, void *datatype, const uint8_t *a, const uint8_t *b, uint8_t *out,
@@ -149,6 +145,7 @@ static inline int32_t folded(const void *from, void *into, size_t count, ompi_da
         .kind = kind,
         .root = (uint32_t) root,
         .tag = tag,
+        .commutes = ompi_op_is_commute(op),
     };
     return rustbtl_collective(correlated_collectives(module)->group, &call);
 }
@@ -398,6 +395,7 @@ static int enable(mca_coll_base_module_t *super, ompi_communicator_t *comm)
         .bytes_max = mca_vprotocol_correlated_collectives_memory,
         .rank = (uint32_t) ompi_comm_rank(comm),
         .size = (uint32_t) ompi_comm_size(comm),
+        .ranks_max = mca_vprotocol_correlated_collectives_ranks_max,
     };
     module->group = rustbtl_collectives_make(&setup);
     if (NULL == module->group) {
@@ -428,8 +426,12 @@ static mca_coll_base_module_t *comm_query(ompi_communicator_t *comm, int *priori
     uint32_t size = (uint32_t) ompi_comm_size(comm);
     *priority = -1;
     if (mca_vprotocol_correlated_pml.pml_isend != mca_pml.pml_isend || OMPI_COMM_IS_INTER(comm)
-        || 2 > size || mca_vprotocol_correlated_collectives_ranks_max < size
-        || 0 == rustbtl_collectives_may(comm, size)) {
+        || 2 > size) {
+        return NULL;
+    }
+    int32_t which = rustbtl_collectives_may(comm, size,
+                                            mca_vprotocol_correlated_collectives_ranks_max);
+    if (RUSTBTL_COLLECTIVES_NONE == which) {
         return NULL;
     }
     mca_coll_correlated_module_t *module = OBJ_NEW(mca_coll_correlated_module_t);
@@ -438,6 +440,13 @@ static mca_coll_base_module_t *comm_query(ompi_communicator_t *comm, int *priori
     }
     *priority = PRIORITY;
     module->super.coll_module_enable = enable;
+    if (RUSTBTL_COLLECTIVES_SETS == which) {
+        module->super.coll_allreduce = allreduce;
+        module->super.coll_barrier = barrier;
+        module->super.coll_bcast = bcast;
+        module->super.coll_reduce = reduce;
+        return &module->super;
+    }
 #define OFFER(name) module->super.coll_##name = name;
     CORRELATED_EACH_EQUAL_COLLECTIVE(OFFER)
 #undef OFFER

@@ -54,7 +54,7 @@ static inline mca_coll_correlated_module_t *correlated_collectives(mca_coll_base
 
 static inline int correlated_outcome(int32_t code)
 {
-    return RUSTBTL_DONE == code ? OMPI_SUCCESS : OMPI_ERROR;
+    return RUSTBTL_DONE == code ? OMPI_SUCCESS : mca_vprotocol_correlated_error(code);
 }
 
 /* Can Rust cut this between any two elements, and fold a part of it? The same at all members: MPI

@@ -289,14 +289,16 @@ static void register_rest(rustbtl_config_t *c)
                  "larger they access by messages and system calls.");
     flag("collectives", &mca_vprotocol_correlated_collectives, &collectives, 4,
          "Collectives of communicators that lie in one correlated set go over shared memory, by a "
-         "component of our own (coll: correlated). Off (with Open MPI 5.0 by default): over Open "
-         "MPI's own components.");
+         "component of our own (coll: correlated); barriers, bcasts, reduces and allreduces of "
+         "those that lie in several go over it inside each set. Off (with Open MPI 5.0 by "
+         "default): over Open MPI's own components.");
     (void) bytes("collectives_memory", &mca_vprotocol_correlated_collectives_memory, 6,
           "Shared memory in bytes that the collectives of all communicators of a process may use "
           "(see collectives). Communicators that find none left use messages.");
     (void) number("collectives_ranks_max", &mca_vprotocol_correlated_collectives_ranks_max, 6,
-                  "Communicators of more ranks leave their collectives to Open MPI's components "
-                  "(see collectives): each rank reads what each other one has written.");
+                  "Communicators with more ranks of one correlated set leave their collectives to "
+                  "Open MPI's components (see collectives): each rank reads what each other one of "
+                  "its set has written.");
     flag("summary", &want_summary, &c->summary, 3,
          "Print a table of the traffic of all processes in MPI_Finalize.");
     (void) number("verbose", &c->verbose, 9,

@@ -1,6 +1,7 @@
-/* Sums of doubles and other collectives among the ranks of each node, and of each half of a node;
- * each 16th step a message to the next node. The hash has every bit of every result: the order in
- * which sums are folded is part of it. Sizes go from nothing to several hundred kilobytes.
+/* Sums of doubles and other collectives among the ranks of each node, of each half of a node, of
+ * all nodes in the order of ranks and in turn; each 16th step a message to the next node. The hash
+ * has every bit of every result: the order in which sums are folded is part of it. Sizes go from
+ * nothing to several hundred kilobytes.
  * usage: collectives ITERATIONS [GATE]; PACE_US: hash.h */
 #include "hash.h"
 #include "gate.h"
@@ -116,7 +117,7 @@ int main(int argc, char **argv)
 {
     int me, np, iterations = argc > 1 ? atoi(argv[1]) : 500, limit = 0, here;
     const char *gate = argc > 2 ? argv[2] : NULL;
-    MPI_Comm node, half;
+    MPI_Comm node, half, turns;
     MPI_Op op;
     MPI_Datatype matrix;
     MPI_Init(&argc, &argv);
@@ -125,6 +126,7 @@ int main(int argc, char **argv)
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
     MPI_Comm_rank(node, &here);
     MPI_Comm_split(node, here % 2, 0, &half);
+    MPI_Comm_split(MPI_COMM_WORLD, 0, here * np + me, &turns);
     MPI_Type_contiguous(4, MPI_UINT32_T, &matrix);
     MPI_Type_commit(&matrix);
     MPI_Op_create(multiply, 0, &op);
@@ -134,6 +136,9 @@ int main(int argc, char **argv)
         one_round(node, k, op, matrix);
         if (k % 4 == 0) {
             one_round(half, k, op, matrix);
+        }
+        if (k % 3 == 0) {
+            one_round(k % 2 ? turns : MPI_COMM_WORLD, k, op, matrix);
         }
         if (k % 16 == 0) {
             uint64_t theirs = 0;
@@ -147,11 +152,15 @@ int main(int argc, char **argv)
             MPI_Comm_dup(node, &copy);
             one_round(copy, k, op, matrix);
             MPI_Comm_free(&copy);
+            MPI_Comm_dup(turns, &copy);
+            one_round(copy, k, op, matrix);
+            MPI_Comm_free(&copy);
         }
     }
     print_hash(hash, 0);
     MPI_Op_free(&op);
     MPI_Type_free(&matrix);
+    MPI_Comm_free(&turns);
     MPI_Comm_free(&half);
     MPI_Comm_free(&node);
     MPI_Finalize();

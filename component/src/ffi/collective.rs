@@ -4,6 +4,11 @@ use core::ffi::{c_char, c_void};
 use core::mem::offset_of;
 use static_assertions::const_assert_eq;
 
+/// What `test` of a [`CollectiveSetup`] answers: it is not complete.
+pub const TEST_PENDING: i32 = 0;
+/// It is complete, and has failed.
+pub const TEST_FAILED: i32 = 2;
+
 /// A communicator whose collectives are ours: `rustbtl_collective_setup_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -12,12 +17,12 @@ pub struct CollectiveSetup {
     pub comm: *mut c_void,
     /// Where shared memory is made.
     pub directory: *const c_char,
-    /// Send to a member: communicator, rank, bytes, how many; the request, null: it is complete.
-    /// Not 0: an error.
-    pub send: unsafe extern "C" fn(*mut c_void, u32, *const u8, u64, *mut *mut c_void) -> i32,
+    /// Send to a member: communicator, rank, tag, bytes, how many; the request, null: it is
+    /// complete. `DONE`, `FAILED` or `LOG_FULL`.
+    pub send: unsafe extern "C" fn(*mut c_void, u32, i32, *const u8, u64, *mut *mut c_void) -> i32,
     /// Receive from a member: the same.
-    pub receive: unsafe extern "C" fn(*mut c_void, u32, *mut u8, u64, *mut *mut c_void) -> i32,
-    /// 1: it is complete, and does not exist any more.
+    pub receive: unsafe extern "C" fn(*mut c_void, u32, i32, *mut u8, u64, *mut *mut c_void) -> i32,
+    /// [`TEST_PENDING`], or it does not exist any more: 1, or [`TEST_FAILED`].
     pub test: unsafe extern "C" fn(*mut c_void) -> i32,
     /// `out = a op b`: op, type, a, b, out, elements. `b` may be `out`.
     pub fold: unsafe extern "C" fn(*mut c_void, *mut c_void, *const u8, *const u8, *mut u8, u64),
@@ -29,9 +34,13 @@ pub struct CollectiveSetup {
     pub rank: u32,
     /// Members.
     pub size: u32,
+    /// So many members of a set share memory at most.
+    pub ranks_max: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
-const_assert_eq!(size_of::<CollectiveSetup>(), 72);
+const_assert_eq!(size_of::<CollectiveSetup>(), 80);
 const_assert_eq!(offset_of!(CollectiveSetup, bytes_max), 56);
 
 /// One of a call's blocks, where they vary: `rustbtl_block_t`.
@@ -74,8 +83,8 @@ pub struct CollectiveCall {
     pub root: u32,
     /// Open MPI's, by which it counts as an action of the program.
     pub tag: i32,
-    /// Zero.
-    pub reserved: u32,
+    /// The operation of a fold commutes: 1.
+    pub commutes: u32,
 }
 
 const_assert_eq!(size_of::<CollectiveCall>(), 88);

@@ -1,5 +1,6 @@
 //! Collectives of the ranks of one correlated set: who puts what where, who reads it, and in which
-//! order it is folded. No I/O: memory and messages are the driver's.
+//! order it is folded; and of several sets, by who stands for each. No I/O: memory and messages are
+//! the driver's.
 //!
 //! Invariants; tests name them:
 //! * K1 A slot is written again only when every member has finished the step that it was written
@@ -14,8 +15,16 @@
 //! * K6 When the set's memory is not common any more (it was restored onto several nodes), what was
 //!   up at that moment is read in the memory of that moment, and everything else travels as a
 //!   message: each once, and nothing is awaited in vain.
+//! * K7 Over several sets: what each set has folded is folded in the order of sets, along a tree
+//!   that depends on the number of sets only. It is in the order of ranks, or the operation
+//!   commutes.
+//! * K8 What is sent to which set, in which order, and what is in it, is a function of the call: a
+//!   set that was rolled back repeats it. All that is sent in a call is received in it.
+//! * K9 What is sent is not changed before it has left.
 #![forbid(unsafe_code)]
 
 pub mod carrier;
 pub mod member;
+pub mod over_sets;
 pub mod plan;
+pub mod sets;

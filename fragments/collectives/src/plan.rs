@@ -56,10 +56,14 @@ pub enum Kind {
     Alltoallv,
     /// MPI_Reduce_scatter.
     ReduceScatter,
+    /// A part of a barrier: the root learns that all are there.
+    Arrive,
+    /// A part of a barrier: the root lets the others go on.
+    Leave,
 }
 
 impl Kind {
-    /// All of them, in the order of glue.h.
+    /// Those of MPI, in the order of glue.h.
     pub const ALL: [Self; 16] = [
         Self::Barrier,
         Self::Bcast,
@@ -102,6 +106,11 @@ impl Kind {
             Self::Alltoallv => Some(Self::Allgather),
             _ => None,
         }
+    }
+
+    /// Does nobody put anything?
+    pub fn has_no_data(self) -> bool {
+        matches!(self, Self::Barrier | Self::Arrive | Self::Leave)
     }
 
     /// Is its result folded?
@@ -212,7 +221,7 @@ impl Plan {
         let blocks = if kind.has_blocks() { u64::from(call.size) } else { 1 };
         // No division for what is short.
         if bytes <= FOLD_ALL_BYTES && bytes * blocks <= FOLD_ALL_BYTES {
-            let steps = u64::from(bytes > 0 || kind == Kind::Barrier);
+            let steps = u64::from(bytes > 0 || kind.has_no_data());
             return Some(Self { call, piece: bytes, steps });
         }
         Self::of_long(call, blocks)
@@ -259,8 +268,8 @@ impl Plan {
         let Call { kind, size, root, bytes, .. } = self.call;
         let (all, one, others) = (Who::All, Who::One(root), Who::AllBut(root));
         let (writers, readers) = match kind {
-            Kind::Bcast | Kind::Scatter | Kind::Scatterv => (one, others),
-            Kind::Reduce | Kind::Gather | Kind::Gatherv => (others, one),
+            Kind::Bcast | Kind::Scatter | Kind::Scatterv | Kind::Leave => (one, others),
+            Kind::Reduce | Kind::Gather | Kind::Gatherv | Kind::Arrive => (others, one),
             _ => (all, all),
         };
         let (piece, half) = match self.in_parts() {

@@ -1,6 +1,7 @@
-//! Collectives inside a node: Open MPI's over our messages, and our own (docs/adr/0040).
+//! Collectives inside a node and between nodes: Open MPI's over our messages, and our own
+//! (docs/adr/0040, 0041).
 
-use super::experiments::{Experiment, Kind, Program, STOCK, Side};
+use super::experiments::{DEFAULTS, Experiment, Kind, Program, STOCK, Side};
 use super::rows::{Goal, Row, Unit, against};
 
 /// Ours, with the engine alone as in `OURS`.
@@ -23,6 +24,13 @@ const OFF: Side = Side {
     threads: false,
 };
 
+/// Everything on, but collectives, which are Open MPI's.
+const OFF_PROTECTED: Side = Side {
+    name: "protected-messages",
+    kind: Kind::Defaults(&[("vprotocol_correlated_collectives", "0")]),
+    threads: false,
+};
+
 /// All of them; none has a bare side.
 pub fn experiments() -> Vec<Experiment> {
     let of = |name, arguments| Experiment {
@@ -35,7 +43,15 @@ pub fn experiments() -> Vec<Experiment> {
     };
     let shared = ["barrier,allreduce", "8,1024,65536"].as_slice();
     let shared = Program::Own("collectives", shared);
+    let between = ["barrier,bcast,allreduce,reduce", "8,1024,16384"].as_slice();
     vec![
+        // Two nodes, everything on: four ranks on two processors.
+        Experiment {
+            shape: (2, 2),
+            sides: &[STOCK, OFF_PROTECTED, DEFAULTS],
+            program: Program::Own("collectives", between),
+            ..of("collectives-nodes", &[])
+        },
         // Four ranks on two processors.
         Experiment { shape: (1, 4), program: shared, ..of("collectives-shared", &[]) },
         of("collectives-small", &["barrier,bcast,rate,allreduce,reduce,alltoall,allgather", "8"]),
@@ -75,6 +91,17 @@ pub fn rows() -> Vec<Row> {
         ("collectives-nonblocking", "ibcast", 8, 1.00),
         ("collectives-nonblocking", "iallreduce", 8, 1.00),
     ];
+    const BETWEEN: [Line; 9] = [
+        ("collectives-nodes", "barrier", 0, 0.80),
+        ("collectives-nodes", "allreduce", 8, 0.80),
+        ("collectives-nodes", "bcast", 1024, 0.80),
+        ("collectives-nodes", "bcast", 8, 0.80),
+        ("collectives-nodes", "bcast", 16384, 0.80),
+        ("collectives-nodes", "reduce", 8, 0.80),
+        ("collectives-nodes", "reduce", 16384, 0.80),
+        ("collectives-nodes", "allreduce", 1024, 0.80),
+        ("collectives-nodes", "allreduce", 16384, 0.80),
+    ];
     let mut rows = Vec::new();
     let mut add = |title, lines: &[Line], sides, side: &Side| {
         for &(experiment, metric, size, goal) in lines {
@@ -83,6 +110,7 @@ pub fn rows() -> Vec<Row> {
         }
     };
     add("collectives inside a set", &OF_OWN, "own / stock", &OWN);
+    add("collectives between two nodes, everything on", &BETWEEN, "on / stock", &DEFAULTS);
     add("nonblocking collectives inside a node", &NONBLOCKING, "own / stock", &OWN);
     rows
 }

@@ -29,15 +29,18 @@ pub const COLLECTIVES: Program = Program {
 
 const RANK: &[&str] = &["--kill-rank-after-checkpoint", "3@1"];
 const RANK_ZERO: &[&str] = &["--kill-rank-after-checkpoint", "0@1"];
+const RANK_ONE: &[&str] = &["--kill-rank-after-checkpoint", "1@1"];
 const NODE: &[&str] = &["--kill-node-after-checkpoint", "1@1"];
 
 /// What happens, where, and what else is set.
 type Case = (&'static str, Shape, &'static [&'static str], &'static [&'static str]);
 
-const CASES: [Case; 6] = [
+const CASES: [Case; 8] = [
     ("a rank", (2, 2), RANK, &[]),
     ("rank 0", (2, 3), RANK_ZERO, &[]),
     ("a node", (2, 2), NODE, &[]),
+    ("a node of three", (3, 2), NODE, &[]),
+    ("a rank of a set of one", (2, 1), RANK_ONE, &[]),
     ("a rank, onto several nodes", (2, 2), RANK, &PARTED),
     ("a node, onto several nodes", (2, 3), NODE, &PARTED),
     ("a rank, by messages", (2, 2), RANK, &MESSAGES),
@@ -132,7 +135,7 @@ fn answer(shape: Shape, options: &[&str]) -> Result<String> {
 
 /// Folding order is a function of the call.
 fn same_bits() -> Result<()> {
-    for shape in [(1, 3), (2, 2)] {
+    for shape in [(1, 3), (2, 2), (3, 2)] {
         let (memory, messages) = (answer(shape, &[])?, answer(shape, &MESSAGES)?);
         if memory != messages {
             crate::error::fail!("{shape:?}: {memory} in memory, {messages} by messages");

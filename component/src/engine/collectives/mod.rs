@@ -3,7 +3,8 @@
 pub mod room;
 
 use crate::engine::collectives::room::Room;
-use rustbtl_fragments::ids::PeerId;
+use rustbtl_fragments::ids::{PeerId, SetId};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// See the module's documentation.
@@ -12,6 +13,8 @@ pub struct Collectives {
     /// The own set, if all of it was on one node when the job was started; else nobody. It stays
     /// that whatever happens to it: which collectives are ours must not depend on where ranks are.
     pub home: Vec<PeerId>,
+    /// Of other processes, as far as it was asked for: it never changes.
+    pub sets: BTreeMap<PeerId, SetId>,
     /// Of all communicators that have ours.
     pub rooms: Vec<Arc<Room>>,
     /// Bytes of all rooms that are mapped.

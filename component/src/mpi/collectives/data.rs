@@ -6,7 +6,7 @@ use crate::mpi::collectives::messages::Messages;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use rustbtl_collectives::member::Host;
-use rustbtl_collectives::plan::{Kind, Plan, Put, Step, Take, Who};
+use rustbtl_collectives::plan::{Plan, Put, Step, Take, Who};
 
 /// A call of this member, with its surroundings.
 pub struct Data<'a> {
@@ -180,7 +180,7 @@ impl Data<'_> {
 /// # Safety
 /// Both are valid for so many bytes.
 #[inline]
-unsafe fn copy(from: *const u8, into: *mut u8, bytes: u64) {
+pub unsafe fn copy(from: *const u8, into: *mut u8, bytes: u64) {
     if bytes > 0 && !core::ptr::eq(from, into) {
         // SAFETY: the caller's promise; it may overlap where the program has said MPI_IN_PLACE.
         unsafe { core::ptr::copy(from, into, bytes as usize) };
@@ -228,7 +228,7 @@ impl Host for Data<'_> {
 
     #[inline]
     fn take(&mut self, plan: &Plan, step: &Step, number: u64) {
-        if plan.call.kind == Kind::Barrier {
+        if plan.call.kind.has_no_data() {
             return;
         }
         match step.take {

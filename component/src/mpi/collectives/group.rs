@@ -6,10 +6,13 @@ use crate::ffi::collective::{CollectiveCall, CollectiveSetup};
 use crate::ffi::table::{DONE, FAILED};
 use crate::mpi::collectives::data::Data;
 use crate::mpi::collectives::messages::Messages;
+use crate::mpi::collectives::over_sets::{self, Crossed, OverSets};
 use crate::mpi::collectives::setup;
 use crate::progress::wait;
 use rustbtl_collectives::member::Member;
+use rustbtl_collectives::over_sets::Crossing;
 use rustbtl_collectives::plan::{Call, Kind, Plan};
+use rustbtl_collectives::sets::Sets;
 use std::sync::Arc;
 
 /// Calls before memory is made, which takes as long as some hundred calls by messages:
@@ -23,7 +26,10 @@ const CALLS_WITHOUT_PROGRESS: u32 = 32;
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Group {
+    /// Rank and size are those among the members of the own set.
     pub setup: CollectiveSetup,
+    /// Its members are of several sets.
+    over: Option<OverSets>,
     pub room: Arc<Room>,
     member: Member,
     messages: Messages,
@@ -35,14 +41,21 @@ pub struct Group {
 }
 
 impl Group {
-    pub fn new(setup: CollectiveSetup) -> Self {
+    pub fn new(mut setup: CollectiveSetup, sets: Option<Sets>) -> Self {
+        let mut ranks: Box<[u32]> = (0..setup.size).collect();
+        let over = sets.map(|sets| OverSets::new(sets, setup.rank));
+        if let Some(OverSets { sets, .. }) = &over {
+            ranks = sets.members(sets.of(setup.rank)).into();
+            (setup.rank, setup.size) = (sets.place(setup.rank), ranks.len() as u32);
+        }
         let room = Arc::new(Room::new(setup.size));
         shared().enter().collectives.rooms.push(Arc::clone(&room));
         Self {
             setup,
+            over,
             room,
             member: Member::new(setup.rank, setup.size),
-            messages: Messages::default(),
+            messages: Messages::new(ranks),
             own: Vec::new(),
             finished: 0,
             left: CALLS_WITHOUT_MEMORY,
@@ -50,8 +63,45 @@ impl Group {
         }
     }
 
+    /// Members of the own set.
     pub fn size(&self) -> u32 {
         self.setup.size
+    }
+
+    /// A call of members of several sets, as this one takes part in it.
+    pub fn crossing(&self, of: Call, commutes: bool) -> Option<Crossing> {
+        let over = self.over.as_ref()?;
+        Crossing::new(&over.sets, over.me(), of, commutes)
+    }
+
+    /// Are they of several sets?
+    #[inline]
+    pub fn is_over_sets(&self) -> bool {
+        self.over.is_some()
+    }
+
+    /// That call.
+    pub fn cross(&mut self, mut crossing: Crossing, call: &CollectiveCall) -> i32 {
+        self.prepare();
+        let Self { setup, over, room, member, messages, own, finished, .. } = self;
+        let Some(over) = over else { return FAILED };
+        // SAFETY: C's function and what belongs to it.
+        if !call.packs.is_null() && unsafe { (setup.pack)(call.packs) } != DONE {
+            messages.failed = true;
+        }
+        let calls = over.begin(&crossing, call);
+        let data = Data { setup, room, messages, call: &calls[0], own, finished };
+        let mut crossed = Crossed { data, over, calls: &calls, root: crossing.root() };
+        let stands = crossing.stands_for_set();
+        if !crossing.advance(member, &mut crossed) {
+            over_sets::wait(stands, &mut || crossing.advance(member, &mut crossed));
+        }
+        let outcome = crossed.outcome();
+        if room.carrier.is_messages() {
+            // SAFETY: C has made the setup of a communicator that is in use.
+            wait::wait_long_for_memory(shared(), &mut || unsafe { messages.are_sent(setup) });
+        }
+        if messages.failed { FAILED } else { outcome }
     }
 
     /// One call of the program.
@@ -74,7 +124,7 @@ impl Group {
     #[inline(never)]
     fn seldom(&mut self) {
         self.left = CALLS_WITHOUT_PROGRESS;
-        if self.room.start().is_null() && self.attempts > 0 {
+        if self.room.start().is_null() && self.attempts > 0 && self.size() > 1 {
             self.attempts -= 1;
             setup::share_memory(self);
         }
@@ -133,7 +183,7 @@ impl Group {
             kind: 0,
             root: 0,
             tag: 0,
-            reserved: 0,
+            commutes: 0,
         };
         self.run(&plan, &call) == DONE
     }

@@ -2,9 +2,12 @@
 //! messages are not logged. They have a tag of their own, which does not count as an action of the
 //! program: a collective is one, however its data travels.
 
-use crate::ffi::collective::CollectiveSetup;
+use crate::ffi::collective::{CollectiveSetup, TEST_FAILED, TEST_PENDING};
 use core::ffi::c_void;
 use std::collections::VecDeque;
+
+/// No collective of Open MPI's has it, and it does not count as an action of the program.
+const TAG: i32 = i32::MIN + 0x200;
 
 /// A receive, or a send that is under way.
 #[derive(Debug)]
@@ -17,8 +20,10 @@ struct Message {
 }
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Messages {
+    /// Of the members.
+    ranks: Box<[u32]>,
     received: VecDeque<Message>,
     sent: VecDeque<Message>,
     /// Open MPI has reported an error.
@@ -26,6 +31,12 @@ pub struct Messages {
 }
 
 impl Messages {
+    /// Among members with these ranks.
+    pub fn new(ranks: Box<[u32]>) -> Self {
+        let (received, sent) = (VecDeque::new(), VecDeque::new());
+        Self { ranks, received, sent, failed: false }
+    }
+
     /// Send a copy of these bytes.
     ///
     /// # Safety
@@ -33,8 +44,9 @@ impl Messages {
     pub unsafe fn send(&mut self, setup: &CollectiveSetup, to: u32, number: u64, bytes: &[u8]) {
         let bytes: Box<[u8]> = bytes.into();
         let (mut request, length) = (core::ptr::null_mut(), bytes.len() as u64);
+        let (rank, start) = (self.ranks[to as usize], bytes.as_ptr());
         // SAFETY: the caller's promise; the copy lives as long as the request.
-        let code = unsafe { (setup.send)(setup.comm, to, bytes.as_ptr(), length, &mut request) };
+        let code = unsafe { (setup.send)(setup.comm, rank, TAG, start, length, &mut request) };
         self.failed |= code != 0;
         if code == 0 && !request.is_null() {
             self.sent.push_back(Message { number, peer: to, bytes, request });
@@ -55,18 +67,25 @@ impl Messages {
         if !self.received.iter().any(|m| (m.number, m.peer) == (number, from)) {
             let mut bytes: Box<[u8]> = vec![0; length as usize].into();
             let (start, mut request) = (bytes.as_mut_ptr(), core::ptr::null_mut());
+            let rank = self.ranks[from as usize];
             // SAFETY: the caller's promise; the buffer lives as long as the request.
-            let code = unsafe { (setup.receive)(setup.comm, from, start, length, &mut request) };
+            let code =
+                unsafe { (setup.receive)(setup.comm, rank, TAG, start, length, &mut request) };
             self.failed |= code != 0;
             self.received.push_back(Message { number, peer: from, bytes, request });
         }
         let wanted = |m: &&mut Message| (m.number, m.peer) == (number, from);
         let Some(message) = self.received.iter_mut().find(wanted) else { return true };
-        // SAFETY: the request of this communicator, which is not complete.
-        if !message.request.is_null() && unsafe { (setup.test)(message.request) } != 0 {
+        if !message.request.is_null() {
+            // SAFETY: the request of this communicator, which is not complete.
+            let code = unsafe { (setup.test)(message.request) };
+            if code == TEST_PENDING {
+                return false;
+            }
+            self.failed |= code == TEST_FAILED;
             message.request = core::ptr::null_mut();
         }
-        message.request.is_null()
+        true
     }
 
     /// What has come for this step from there; `None`: it did not come as a message.
@@ -88,7 +107,7 @@ impl Messages {
     /// `setup` is of a communicator that exists.
     pub unsafe fn are_sent(&mut self, setup: &CollectiveSetup) -> bool {
         // SAFETY: requests of this communicator that are not complete.
-        self.sent.retain(|message| unsafe { (setup.test)(message.request) } == 0);
+        self.sent.retain(|message| unsafe { (setup.test)(message.request) } == TEST_PENDING);
         self.sent.is_empty()
     }
 }

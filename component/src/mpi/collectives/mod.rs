@@ -1,9 +1,11 @@
-//! Collectives of the ranks of one set, as C calls them (`glue.h`, docs/adr/0040). What is done in
+//! Collectives of the ranks of one set, and of several, as C calls them (`glue.h`, docs/adr/0040,
+//! 0041). What is done in
 //! which order is `rustbtl_collectives`; here are memory, messages and waiting.
 
 mod data;
 mod group;
 mod messages;
+mod over_sets;
 mod setup;
 
 use crate::determinants::set_order::SLOW_PATH;
@@ -14,27 +16,44 @@ use crate::mpi::collectives::group::Group;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 use rustbtl_collectives::plan::{Call, Kind, Plan};
+use rustbtl_collectives::sets::Sets;
 use rustbtl_fragments::host::Host;
 use rustbtl_fragments::ids::CommRank;
 
 /// `rustbtl_collective`: the layer below has to do it. The same at all members.
 const BELOW: i32 = -3;
+/// `rustbtl_collectives_may`: none of them; all of them; those that go over several sets.
+const NONE: i32 = 0;
+const OF_SET: i32 = 1;
+const OF_SETS: i32 = 2;
 
-/// Are all ranks of this communicator in this process's set, which lay on one node when the job was
-/// started? 1: yes.
+/// Which collectives of this communicator may be ours? See glue.h.
 #[unsafe(no_mangle)]
-pub extern "C" fn rustbtl_collectives_may(comm: *mut c_void, size: u32) -> i32 {
+pub extern "C" fn rustbtl_collectives_may(comm: *mut c_void, size: u32, ranks_max: u32) -> i32 {
     if !is_installed() {
-        return 0;
+        return NONE;
     }
+    match sets_of(comm, size, ranks_max) {
+        None => NONE,
+        Some(None) => OF_SET,
+        Some(Some(_)) => OF_SETS,
+    }
+}
+
+/// `None`: they are not ours; of several sets, or of one.
+fn sets_of(comm: *mut c_void, size: u32, ranks_max: u32) -> Option<Option<Sets>> {
     let mut driver = shared().enter();
     let is_home = size as usize <= driver.collectives.home.len()
         && (0..size).all(|rank| {
             let peer = driver.host.resolve(comm as u64, CommRank(rank));
             driver.collectives.home.binary_search(&peer).is_ok()
         });
+    let sets = match is_home {
+        true => (size <= ranks_max).then_some(None),
+        false => over_sets::sets_of(&mut driver, comm as u64, size, ranks_max as usize).map(Some),
+    };
     shared().deliver(driver);
-    i32::from(is_home)
+    sets
 }
 
 /// A communicator whose collectives are ours; null: not to be had.
@@ -45,7 +64,10 @@ pub extern "C" fn rustbtl_collectives_may(comm: *mut c_void, size: u32) -> i32 {
 pub unsafe extern "C" fn rustbtl_collectives_make(setup: *const CollectiveSetup) -> *mut c_void {
     // SAFETY: the caller's promise.
     let Some(setup) = (unsafe { setup.as_ref() }) else { return core::ptr::null_mut() };
-    Box::into_raw(Box::new(Group::new(*setup))).cast()
+    match sets_of(setup.comm, setup.size, setup.ranks_max) {
+        None => core::ptr::null_mut(),
+        Some(sets) => Box::into_raw(Box::new(Group::new(*setup, sets))).cast(),
+    }
 }
 
 /// It is freed.
@@ -77,6 +99,9 @@ pub unsafe extern "C" fn rustbtl_collective(
     let Some(&kind) = Kind::ALL.get(call.kind as usize) else { return FAILED };
     let (bytes, element) = (call.bytes, call.element.max(1));
     let of = Call { kind, size: group.size(), root: call.root, bytes, element };
+    if group.is_over_sets() {
+        return over(group, of, call);
+    }
     if let Some(by) = kind.longest_by() {
         return varying(group, of, by, call);
     }
@@ -89,6 +114,19 @@ pub unsafe extern "C" fn rustbtl_collective(
         return DONE;
     }
     group.call(&plan, call)
+}
+
+/// One of a communicator of several sets.
+fn over(group: &mut Group, of: Call, call: &CollectiveCall) -> i32 {
+    let Some(crossing) = group.crossing(of, call.commutes != 0) else { return BELOW };
+    if SLOW_PATH.load(Ordering::Relaxed) != 0 {
+        act(call.tag);
+    }
+    if of.bytes == 0 && !of.kind.has_no_data() {
+        // MPI may not even call it at the others.
+        return DONE;
+    }
+    group.cross(crossing, call)
 }
 
 /// One of whose blocks not everybody knows all. Where it is for the layer below, all know that only
