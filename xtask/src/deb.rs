@@ -7,7 +7,7 @@ use std::process::Command;
 
 use clap::Args;
 
-use crate::build::{self, COMPONENTS};
+use crate::build;
 use crate::error::{Context, Result, fail};
 use crate::{paths, run};
 
@@ -39,7 +39,7 @@ pub fn package(folder: &Path) -> Result<PathBuf> {
     let _ = fs::remove_dir_all(&stage);
     let inside = build::component_folder()?;
     let components = stage.join(inside.strip_prefix("/").unwrap_or(&inside));
-    for component in &COMPONENTS {
+    for component in build::components()? {
         copy(&component.file(), &components)?;
     }
     for text in build::help_files()? {

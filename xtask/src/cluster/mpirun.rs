@@ -1,7 +1,7 @@
 //! The command line of mpirun, and mpirun itself in the first node.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -13,7 +13,7 @@ use super::options::ClusterOptions;
 use super::stage::Stage;
 use super::{environment, failpoint, network, slurm};
 use crate::error::{Context, Result};
-use crate::{paths, sys};
+use crate::{debian, install, paths, sys};
 
 /// The parameter that says where components are.
 const COMPONENT_PATH: &str = "mca_base_component_path";
@@ -72,7 +72,8 @@ fn defaults(
 
 /// Is this Open MPI 5.0, whose mpirun is PRRTE's?
 fn has_prrte(options: &ClusterOptions) -> bool {
-    options.openmpi.as_ref().is_some_and(|prefix| prefix.join("bin/prterun").exists())
+    options.root.is_some()
+        || options.openmpi.as_ref().is_some_and(|prefix| prefix.join("bin/prterun").exists())
 }
 
 /// What PRRTE, which has parameters of its own, must know of the emulation.
@@ -116,6 +117,19 @@ fn for_slurm(options: &ClusterOptions, stage: &Stage) -> Vec<(String, OsString)>
     ];
     let users = options.mca().map(|(key, value)| (key, value.into()));
     set.extend(defaults.into_iter().chain(users).map(|(k, v)| (format!("OMPI_MCA_{k}"), v)));
+    set
+}
+
+/// What a script needs to call xtask and mpirun in the emulation: `cargo-xtask`, and a variable with
+/// the options for mpirun.
+fn for_script(options: &ClusterOptions, stage: &Stage) -> Vec<(String, OsString)> {
+    let mut words: Vec<OsString> = vec!["--hostfile".into(), stage.hostfile().into()];
+    words.extend(for_prrte(options, stage));
+    let mut set: Vec<(String, OsString)> = vec![
+        ("MPIRUN_OPTIONS".into(), words.join(OsStr::new(" "))),
+        ("XTASK".into(), env::current_exe().unwrap_or_default().into()),
+    ];
+    set.extend(debian::variables().map(|(name, value)| (name.into(), value)));
     set
 }
 
@@ -180,7 +194,7 @@ impl MpirunJob<'_> {
     /// mpirun with the program, or the restart of a job from a checkpoint. With Slurm the command
     /// itself.
     pub fn program(&self) -> Vec<OsString> {
-        if self.options.slurm {
+        if self.options.slurm || self.options.script {
             return self.options.command.clone();
         }
         let mut line: Vec<OsString> = match &self.options.restart {
@@ -230,6 +244,9 @@ impl MpirunJob<'_> {
         if self.options.slurm {
             command.envs(for_slurm(self.options, self.stage));
         }
+        if self.options.script {
+            command.envs(for_script(self.options, self.stage));
+        }
         if let Some(log) = log {
             let copy = log.try_clone().context(|| "copying a descriptor".into())?;
             command.stdin(Stdio::null()).stdout(copy).stderr(log);
@@ -259,6 +276,10 @@ impl MpirunJob<'_> {
 fn rustbtl(options: &ClusterOptions) -> OsString {
     match &options.openmpi {
         Some(prefix) => prefix.join("bin/rustbtl").into(),
+        None if options.root.is_some() => {
+            let home = env::var_os("HOME").unwrap_or_default();
+            install::user_folder(home.as_ref()).join("rustbtl").into()
+        }
         None => paths::mca().join("rustbtl").into(),
     }
 }
