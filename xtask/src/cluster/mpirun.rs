@@ -18,6 +18,10 @@ use crate::{debian, install, paths, sys};
 /// The parameter that says where components are.
 const COMPONENT_PATH: &str = "mca_base_component_path";
 
+/// Debian's Open MPI 5.0 uses IPv6. Its BTL cannot pair the addresses of emulated nodes, and says so
+/// on standard error.
+const IPV6_OFF: [&str; 2] = ["btl_tcp_disable_family", "6"];
+
 /// MCA parameters that the emulation sets unless the user sets them.
 fn defaults(
     options: &ClusterOptions,
@@ -46,6 +50,9 @@ fn defaults(
     }
     if options.tag_output && !has_prrte {
         set.push(("orte_tag_output", "1".into()));
+    }
+    if options.root.is_some() {
+        set.push((IPV6_OFF[0], IPV6_OFF[1].into()));
     }
     if options.crowded() {
         // Each orted counts only its own ranks and would let them spin.
@@ -125,6 +132,7 @@ fn for_slurm(options: &ClusterOptions, stage: &Stage) -> Vec<(String, OsString)>
 fn for_script(options: &ClusterOptions, stage: &Stage) -> Vec<(String, OsString)> {
     let mut words: Vec<OsString> = vec!["--hostfile".into(), stage.hostfile().into()];
     words.extend(for_prrte(options, stage));
+    words.extend(["--mca", IPV6_OFF[0], IPV6_OFF[1]].map(OsString::from));
     let mut set: Vec<(String, OsString)> = vec![
         ("MPIRUN_OPTIONS".into(), words.join(OsStr::new(" "))),
         ("XTASK".into(), env::current_exe().unwrap_or_default().into()),

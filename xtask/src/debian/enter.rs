@@ -58,6 +58,12 @@ pub fn enter(tree: &Path, storage: &Path) -> Result<()> {
     for folder in machines.chain(ours) {
         show(&folder, &root)?;
     }
+    // debootstrap leaves it to an installer.
+    let hosts = root.join("etc/hosts");
+    if !hosts.exists() {
+        let text = "127.0.0.1 localhost\n::1 localhost\n";
+        fs::write(&hosts, text).context(|| hosts.display().to_string())?;
+    }
     if let Some(home) = home.as_deref().and_then(|home| home.strip_prefix("/").ok()) {
         let home = root.join(home);
         fs::create_dir_all(&home).context(|| home.display().to_string())?;
