@@ -98,9 +98,10 @@ fn pmix_headers(include: &Path) -> Result<PathBuf> {
     let debians = format!("/usr/lib/{}-linux-gnu/pmix2/include", std::env::consts::ARCH);
     let places = [PathBuf::from(debians), include.to_path_buf()];
     let is_there = |place: &PathBuf| place.join("pmix/src/include/pmix_config.h").is_file();
-    places.into_iter().find(is_there).ok_or_else(|| {
-        failure!("there are no headers of PMIx for components: install libpmix-dev")
-    })
+    places
+        .into_iter()
+        .find(is_there)
+        .ok_or_else(|| failure!("there are no headers of PMIx for components: install libpmix-dev"))
 }
 
 /// Every symbol that a process with this library of Open MPI offers to a component.

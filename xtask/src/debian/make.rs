@@ -51,11 +51,6 @@ fn place() -> Result<PathBuf> {
     Ok(cache()?.join("debian").join(format!("{SUITE}-{key}")))
 }
 
-/// The tree, if it was made before.
-pub fn was_made() -> Option<PathBuf> {
-    place().ok().filter(|tree| tree.is_dir())
-}
-
 /// The tree; it is made if it is not there yet.
 pub fn make() -> Result<PathBuf> {
     let tree = place()?;

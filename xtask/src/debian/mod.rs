@@ -15,7 +15,7 @@ use clap::{Args, Subcommand};
 use crate::error::{Context, Result, failure};
 use crate::{build, paths, run, sys};
 
-pub use enter::{enter, storage};
+pub use enter::{enter, storage, target};
 pub use make::make;
 
 /// The command line of `cargo xtask debian-tree`.

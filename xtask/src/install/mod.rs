@@ -7,7 +7,8 @@
 mod parameters;
 
 use std::env;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -169,7 +170,11 @@ fn copy(file: &Path, to: &Path) -> Result<()> {
     let what = || format!("copying {} to {}", file.display(), to.display());
     let name = to.file_name().unwrap_or_default();
     let temporary = to.with_file_name(format!(".{}.{}", name.display(), std::process::id()));
-    let done = fs::copy(file, &temporary).and_then(|_| fs::rename(&temporary, to));
+    // Whatever the umask was when it was built: it may be for others.
+    let mode = if file.extension().is_none() { 0o755 } else { 0o644 };
+    let done = fs::copy(file, &temporary)
+        .and_then(|_| fs::set_permissions(&temporary, Permissions::from_mode(mode)))
+        .and_then(|()| fs::rename(&temporary, to));
     done.inspect_err(|_| drop(fs::remove_file(&temporary))).context(what)
 }
 

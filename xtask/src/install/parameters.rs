@@ -9,7 +9,8 @@
 //! PMIx complains about a file in such a folder whose name is for somebody else, unless it is told
 //! about which load errors to complain; a list in which nobody is left out silences only that.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -35,13 +36,15 @@ pub struct Parameters {
     below: Vec<PathBuf>,
     /// It is of a package: the package's version of it is kept elsewhere meanwhile.
     diverted: bool,
+    /// Who may read it, if it is not there yet.
+    mode: u32,
 }
 
 impl Parameters {
     /// The user's own.
     pub fn of_user(home: &Path) -> Parameters {
         let file = home.join(".pmix/mca-params.conf");
-        Parameters { file, below: places(), diverted: false }
+        Parameters { file, below: places(), diverted: false, mode: 0o600 }
     }
 
     /// The installation's.
@@ -50,7 +53,7 @@ impl Parameters {
         let file = file.ok_or_else(|| failure!("PMIx's folder of parameters was not found"))?;
         let mut dpkg = Command::new("dpkg-query");
         let owned = dpkg.arg("-S").arg(&file).output().is_ok_and(|out| out.status.success());
-        Ok(Parameters { file, below: Vec::new(), diverted: owned })
+        Ok(Parameters { file, below: Vec::new(), diverted: owned, mode: 0o644 })
     }
 
     /// Where they are.
@@ -80,7 +83,7 @@ impl Parameters {
         }
         let parent = self.file.parent().unwrap_or(&self.file);
         fs::create_dir_all(parent).context(|| parent.display().to_string())?;
-        write(&self.file, &text)
+        write(&self.file, &text, self.mode)
     }
 
     /// Takes that back. What others have written stays as it is.
@@ -92,7 +95,7 @@ impl Parameters {
             return self.divert("--remove");
         }
         match rest {
-            Some(rest) => write(&self.file, &rest),
+            Some(rest) => write(&self.file, &rest, self.mode),
             None => {
                 fs::remove_file(&self.file).context(|| self.file.display().to_string())?;
                 // Only if nothing else is in it.
@@ -127,14 +130,14 @@ fn has_components(folder: &Path) -> bool {
 }
 
 /// Whole or not at all; also behind a symbolic link, and with the rights that the file had.
-fn write(file: &Path, text: &str) -> Result<()> {
+fn write(file: &Path, text: &str, mode: u32) -> Result<()> {
     let file = file.canonicalize().unwrap_or_else(|_| file.to_path_buf());
     let shown = || file.display().to_string();
     let temporary = file.with_extension(format!("rustbtl-{}", std::process::id()));
     fs::write(&temporary, text).context(shown)?;
-    if let Ok(before) = fs::metadata(&file) {
-        fs::set_permissions(&temporary, before.permissions()).context(shown)?;
-    }
+    let rights = fs::metadata(&file).map(|before| before.permissions());
+    let rights = rights.unwrap_or_else(|_| Permissions::from_mode(mode));
+    fs::set_permissions(&temporary, rights).context(shown)?;
     fs::rename(&temporary, &file).context(shown)
 }
 
@@ -147,12 +150,7 @@ fn value<'t>(text: &'t str, name: &str) -> Option<&'t str> {
 
 /// The text of a file (None: there is none) with our block at its end. `below`: texts of files that
 /// count where it says nothing. `first`: folders that must be searched, too.
-fn with_block(
-    before: Option<&str>,
-    below: &[String],
-    first: &[PathBuf],
-    folder: &Path,
-) -> String {
+fn with_block(before: Option<&str>, below: &[String], first: &[PathBuf], folder: &Path) -> String {
     let texts = || before.into_iter().chain(below.iter().map(String::as_str));
     let known = texts().find_map(|text| value(text, PATH)).unwrap_or_default();
     let mut path: Vec<String> = first.iter().map(|folder| folder.display().to_string()).collect();
