@@ -97,6 +97,10 @@ int prrte_correlated_value(const char *component, const char *name, pmix_mca_bas
 /* The job whose values are meant from now on. */
 void prrte_correlated_values_of(const prte_job_t *job);
 
+/* A daemon: connections are probed from now on, and ended where its own node is cut off. `settings`
+ * are those of the job's guardians. */
+void prrte_correlated_watch_connections(char *const *settings);
+
 /* ---- ORTE's --------------------------------------------------------------------------------- */
 
 #define ORTE_SUCCESS PRTE_SUCCESS

@@ -173,6 +173,41 @@ static void on_error(int fd, short flags, void *data)
     }
 }
 
+static prte_event_t carrier_timer;
+
+static void start_carrier_timer(void)
+{
+    const struct timeval next = { .tv_sec = mca_errmgr_correlated_probe_interval() };
+    prte_event_evtimer_add(&carrier_timer, &next);
+}
+
+static void on_carrier_timer(int fd, short flags, void *unused)
+{
+    (void) fd;
+    (void) flags;
+    (void) unused;
+    mca_errmgr_correlated_silence_end_without_carrier();
+    start_carrier_timer();
+}
+
+void prrte_correlated_watch_connections(char *const *settings)
+{
+    static const char name[] = "RUSTBTL_FAILURE_TIMEOUT=";
+    static bool watches = false;
+    for (int i = 0; NULL != settings && NULL != settings[i]; i++) {
+        if (0 == strncmp(settings[i], name, sizeof(name) - 1)) {
+            mca_errmgr_correlated_params.failure_timeout =
+                strtod(settings[i] + sizeof(name) - 1, NULL) / 1000; /* it is in ms */
+        }
+    }
+    mca_errmgr_correlated_set_keepalive();
+    if (!watches) {
+        watches = true;
+        prte_event_evtimer_set(prte_event_base, &carrier_timer, on_carrier_timer, NULL);
+        start_carrier_timer();
+    }
+}
+
 /* The daemon's own callback is set once programs run. */
 static void watch_errors(void)
 {
@@ -190,7 +225,8 @@ static void on_local_launch(int fd, short flags, void *data)
     prte_state_caddy_t *caddy = (prte_state_caddy_t *) data;
     PMIX_ACQUIRE_OBJECT(caddy);
     if (can_be_recovered(caddy->jdata)) {
-        mca_errmgr_correlated_set_keepalive();
+        const prte_app_context_t *app = pmix_pointer_array_get_item(caddy->jdata->apps, 0);
+        prrte_correlated_watch_connections(NULL == app ? NULL : app->env);
         watch_errors();
     }
     stock_local_launch(fd, flags, data);

@@ -1,5 +1,5 @@
 /*
- * In place of the header of this name that PRRTE's configure makes, and that Debian's libopenmpi-dev
+ * In place of the header of this name, which PRRTE's configure makes and Debian's libopenmpi-dev
  * leaves out: what PRRTE's other headers ask of it, for Linux on 64 bit with gcc or clang.
  *
  * Structs are laid out by PRTE_ENABLE_DEBUG alone (0 unless PRRTE was configured otherwise).
