@@ -18,7 +18,7 @@ use crate::build;
 use crate::error::{Context, Result, fail, failure};
 use crate::{paths, run, sys};
 
-use parameters::Parameters;
+pub use parameters::Parameters;
 
 /// The command line of `cargo xtask install` and `uninstall`.
 #[derive(Args)]

@@ -56,6 +56,13 @@ impl Parameters {
         Ok(Parameters { file, below: Vec::new(), diverted: owned, mode: 0o644 })
     }
 
+    /// Its text with the folder in it, for a package that has the file in place of another one.
+    pub fn text_with(&self, folder: &Path) -> Result<String> {
+        let text = fs::read_to_string(&self.file).context(|| self.file.display().to_string())?;
+        let before = without_block(&text).map_or(Some(text), |before| before);
+        Ok(with_block(before.as_deref(), &[], &[], folder))
+    }
+
     /// Where they are.
     pub fn file(&self) -> &Path {
         &self.file

@@ -16,10 +16,11 @@ use crate::error::{Context, Result, fail};
 use crate::{paths, run};
 
 /// What is done in the tree, on one node, with a private layer above it.
-const SCRIPTS: [(&str, &str); 4] = [
+const SCRIPTS: [(&str, &str); 5] = [
     ("installed by a user (root), and taken back", include_str!("user.sh")),
     ("installed by a user without rights, with parameters of PMIx", include_str!("rightless.sh")),
     ("installed for all users, and taken back", include_str!("system.sh")),
+    ("installed as a Debian package, and removed", include_str!("package.sh")),
     ("a folder of its own, named in the command line", include_str!("prefix.sh")),
 ];
 
