@@ -22,6 +22,9 @@ const COMPONENT_PATH: &str = "mca_base_component_path";
 /// on standard error.
 const IPV6_OFF: [&str; 2] = ["btl_tcp_disable_family", "6"];
 
+/// No rank runs on mpirun's node.
+const NOT_WITH_MPIRUN: (&str, &str) = ("rmaps_base_no_schedule_local", "1");
+
 /// MCA parameters that the emulation sets unless the user sets them.
 fn defaults(
     options: &ClusterOptions,
@@ -91,7 +94,10 @@ fn for_prrte(options: &ClusterOptions, stage: &Stage) -> Vec<OsString> {
         ("prte_tmpdir_base", stage.node_tmp().into()),
         ("prte_if_include", network::INTERFACE.into()),
     ];
-    let mut line: Vec<OsString> = vec!["--map-by".into(), ":OVERSUBSCRIBE".into()];
+    // ORTE's parameter for it is one that PRRTE ignores.
+    let elsewhere = options.mca().any(|pair| pair == NOT_WITH_MPIRUN);
+    let map = if elsewhere { ":OVERSUBSCRIBE:NOLOCAL" } else { ":OVERSUBSCRIBE" };
+    let mut line: Vec<OsString> = vec!["--map-by".into(), map.into()];
     if options.all_nodes() > 1 {
         line.extend(["--bind-to".into(), "none".into()]);
     }
