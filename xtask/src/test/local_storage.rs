@@ -104,7 +104,9 @@ pub fn run_over(tier: &mut Tier, over: &Over) {
     tier.check(too_many_at_once, || too_many(over));
     // With so few Debian 13's PRRTE starts no job, without our component neither.
     if !matches!(over, Over::Debian(_)) {
-        tier.check("plain command: few open files, a program is killed: 3 × 1", || few_files(over));
+        tier.check("plain command: few open files, a program is killed: 3 × 1", || {
+            few_files(over)
+        });
     }
     tier.check("plain command: exit codes are those of stock jobs: 2 × 1", || exit_codes(over));
     tier.check("plain command: no room for images: 2 × 1", || no_room(over));
