@@ -18,8 +18,8 @@ use crate::{debian, install, paths, sys};
 /// The parameter that says where components are.
 const COMPONENT_PATH: &str = "mca_base_component_path";
 
-/// Debian's Open MPI 5.0 uses IPv6. Its BTL cannot pair the addresses of emulated nodes, and says so
-/// on standard error.
+/// Debian's Open MPI 5.0 uses IPv6. Its BTL cannot pair the addresses of emulated nodes, and says
+/// so on standard error.
 const IPV6_OFF: [&str; 2] = ["btl_tcp_disable_family", "6"];
 
 /// No rank runs on mpirun's node.
@@ -133,8 +133,8 @@ fn for_slurm(options: &ClusterOptions, stage: &Stage) -> Vec<(String, OsString)>
     set
 }
 
-/// What a script needs to call xtask and mpirun in the emulation: `cargo-xtask`, and a variable with
-/// the options for mpirun.
+/// What a script needs to call xtask and mpirun in the emulation: `cargo-xtask`, and a variable
+/// with the options for mpirun.
 fn for_script(options: &ClusterOptions, stage: &Stage) -> Vec<(String, OsString)> {
     let mut words: Vec<OsString> = vec!["--hostfile".into(), stage.hostfile().into()];
     words.extend(for_prrte(options, stage));

@@ -1,5 +1,5 @@
-//! Dropped into Debian 13's own Open MPI 5.0: installed as users and administrators do, in a tree of
-//! its packages, and taken back; jobs over it that lose programs, nodes, or everything.
+//! Dropped into Debian 13's own Open MPI 5.0: installed as users and administrators do, in a tree
+//! of its packages, and taken back; jobs over it that lose programs, nodes, or everything.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Jobs of an Open MPI other than the installed one lose a program, a node or everything, and go on.
+//! Jobs of an Open MPI other than the installed one lose a program, a node or everything, and go
+//! on.
 
 use std::path::Path;
 
