@@ -82,7 +82,7 @@ fn bootstrap(to: &Path) -> Result<()> {
     debootstrap.args(["--variant=minbase", &format!("--keyring={KEYRING}")]);
     debootstrap.arg(format!("--include={}", PACKAGES.join(",")));
     debootstrap.arg(SUITE).arg(to).arg(mirror());
-    // What is half written when the machine stops is made anew.
+    // What is half written when the machine stops has another name.
     debootstrap.env("DPKG_FORCE", "unsafe-io");
     for name in ["LD_LIBRARY_PATH", "TMPDIR"] {
         debootstrap.env_remove(name);

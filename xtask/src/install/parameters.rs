@@ -152,7 +152,7 @@ fn write(file: &Path, text: &str, mode: u32) -> Result<()> {
 fn value<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
     let pairs = lines.filter_map(|line| line.split_once('='));
-    pairs.filter(|(key, _)| key.trim() == name).map(|(_, value)| value.trim()).last()
+    pairs.filter(|(key, _)| key.trim() == name).map(|(_, value)| value.trim()).next_back()
 }
 
 /// The text of a file (None: there is none) with our block at its end. `below`: texts of files that
