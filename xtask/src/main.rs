@@ -6,6 +6,7 @@ mod campaign;
 mod clean;
 mod cluster;
 mod deb;
+mod debian;
 mod demo;
 mod error;
 mod install;
@@ -41,6 +42,8 @@ enum Task {
     Build(build::BuildOptions),
     /// Put the components where Open MPI finds them
     Install(install::InstallOptions),
+    /// Take back what `install` has done
+    Uninstall(install::InstallOptions),
     /// Run a program with real mpirun on emulated nodes
     Cluster(Box<cluster::ClusterOptions>),
     /// Kill a node under a running job and show how it goes on; or what is logged of HPCC
@@ -55,6 +58,8 @@ enum Task {
     Model(model::ModelOptions),
     /// A Debian package that puts the components into the installed Open MPI
     Deb(deb::DebOptions),
+    /// Debian 13 with its Open MPI 5.0 in a folder, and commands that run inside
+    DebianTree(debian::DebianOptions),
     /// rustbtl inside an Open MPI source tree (--with-rustbtl)
     OmpiTree(tree::TreeOptions),
     /// The parameter reference (docs/parameters.md), from the component itself
@@ -72,12 +77,14 @@ fn main() -> ExitCode {
         Task::Setup => setup::run(),
         Task::Build(options) => build::run(&options),
         Task::Install(options) => install::run(&options),
+        Task::Uninstall(options) => install::take_back(&options),
         Task::Demo(options) => demo::run(&options),
         Task::Test(options) => test::run(&options),
         Task::Campaign(options) => campaign::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::Model(options) => model::run(&options),
         Task::Deb(options) => deb::run(&options),
+        Task::DebianTree(options) => debian::run(&options),
         Task::OmpiTree(options) => tree::run(&options),
         Task::Parameters(options) => build::parameters::run(&options),
         Task::Clean => clean::run(),

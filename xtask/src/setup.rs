@@ -1,5 +1,6 @@
 //! `cargo xtask setup`: the Debian packages that building, testing and showing need.
 
+use std::fs;
 use std::process::Command;
 use std::sync::Mutex;
 
@@ -33,6 +34,12 @@ const PACKAGES: [(&str, &str); 20] = [
 /// Package, and what it is for.
 type Package = (&'static str, &'static str);
 
+/// More where Open MPI is 5.0: Debian 13.
+const PRRTE_PACKAGES: [Package; 2] = [
+    ("libpmix-dev", "headers of PMIx: the component of mpirun"),
+    ("libevent-dev", "headers of libevent, which PRRTE's include"),
+];
+
 /// The same for `cargo xtask bench` alone.
 const BENCH_PACKAGES: [(&str, &str); 2] = [
     ("valgrind", "callgrind: instructions of a message"),
@@ -54,7 +61,15 @@ pub fn check() -> Result<()> {
 
 /// Installs what is missing; without root says what to install.
 pub fn run() -> Result<()> {
-    install(&PACKAGES)
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let more: &[Package] = if has_openmpi_5(&release) { &PRRTE_PACKAGES } else { &[] };
+    install(&[PACKAGES.as_slice(), more].concat())
+}
+
+/// Does this release of Debian have Open MPI 5.0?
+fn has_openmpi_5(release: &str) -> bool {
+    let number = release.lines().find_map(|line| line.strip_prefix("VERSION_ID="));
+    number.and_then(|text| text.trim_matches('"').parse::<u32>().ok()).is_some_and(|n| n >= 13)
 }
 
 /// Installs what measuring needs and nothing else does.
@@ -121,6 +136,12 @@ fn is_installed(known: &str, package: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_open_mpi_5_needs_is_for_debian_13() {
+        assert!(has_openmpi_5("NAME=\"Debian\"\nVERSION_ID=\"13\"\n"));
+        assert!(!has_openmpi_5("VERSION_ID=\"12\"\n") && !has_openmpi_5(""));
+    }
 
     #[test]
     fn a_package_counts_only_when_it_is_fully_installed() {

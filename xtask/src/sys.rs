@@ -140,6 +140,17 @@ pub fn mount(
     .map(drop)
 }
 
+/// Makes the current folder, which is a mount, the root of the mount namespace, in place of the old
+/// one, which goes.
+pub fn pivot_root() -> io::Result<()> {
+    let here = c".".as_ptr();
+    // SAFETY: a C string that outlives the calls; the second `.` puts the old root above the new.
+    let done = unsafe { libc::syscall(libc::SYS_pivot_root, here, here) };
+    check(done as libc::c_int)?;
+    // SAFETY: the same string.
+    check(unsafe { libc::umount2(here, libc::MNT_DETACH) }).map(drop)
+}
+
 /// `chdir` to a path that was made before, so that nothing allocates after a fork.
 pub fn change_folder(folder: &CStr) -> io::Result<()> {
     // SAFETY: a C string that outlives the call.

@@ -36,6 +36,7 @@
 /* ---- OPAL's -------------------------------------------------------------------------------- */
 
 #define OPAL_PATH_MAX PRTE_PATH_MAX
+#define OPAL_SUCCESS PRTE_SUCCESS
 #define OPAL_LIST_FOREACH PMIX_LIST_FOREACH
 #define OPAL_EV_READ PRTE_EV_READ
 #define OPAL_EV_PERSIST PRTE_EV_PERSIST
@@ -49,6 +50,7 @@
 #define opal_argv_split PMIX_ARGV_SPLIT_COMPAT
 #define opal_argv_free PMIX_ARGV_FREE_COMPAT
 #define opal_bitmap_t pmix_bitmap_t
+#define opal_bitmap_clear_bit pmix_bitmap_clear_bit
 #define opal_bitmap_init pmix_bitmap_init
 #define opal_bitmap_set_bit pmix_bitmap_set_bit
 #define opal_bitmap_is_set_bit pmix_bitmap_is_set_bit
@@ -97,6 +99,10 @@ int prrte_correlated_value(const char *component, const char *name, pmix_mca_bas
                            void *where);
 /* The job whose values are meant from now on. */
 void prrte_correlated_values_of(const prte_job_t *job);
+
+/* A daemon: connections are probed from now on, and ended where its own node is cut off. `settings`
+ * are those of the job's guardians. */
+void prrte_correlated_watch_connections(char *const *settings);
 
 /* ---- ORTE's --------------------------------------------------------------------------------- */
 

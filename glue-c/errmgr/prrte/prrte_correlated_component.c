@@ -9,6 +9,7 @@
  */
 #include "errmgr_correlated.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,13 @@
 #include "src/mca/errmgr/base/errmgr_private.h"
 #include "src/mca/prteinstalldirs/prteinstalldirs.h"
 #include "src/util/attr.h"
+
+#ifdef CORRELATED_DSO_NAMES
+/* PMIx, which looks for components for PRRTE, too, loads those in a user's folders under its own
+ * name only. */
+extern prte_errmgr_base_component_t pmix_mca_errmgr_correlated_component
+    __attribute__((visibility("default"), alias("prte_mca_errmgr_correlated_component")));
+#endif
 
 static int component_query(pmix_mca_base_module_t **module, int *priority);
 
@@ -41,6 +49,22 @@ static prte_errmgr_base_module_t module;
 static prte_state_cbfunc_t stock_local_launch = NULL;
 static prte_state_cbfunc_t stock_error = NULL;
 
+/* Where this DSO is, or the library that the component is a part of. */
+static const char *own_folder(void)
+{
+    static char folder[PRTE_PATH_MAX];
+    Dl_info self;
+    if ('\0' == folder[0] && 0 != dladdr(&prte_mca_errmgr_correlated_component, &self)
+        && NULL != self.dli_fname) {
+        snprintf(folder, sizeof(folder), "%s", self.dli_fname);
+        char *slash = strrchr(folder, '/');
+        if (NULL != slash) {
+            *slash = '\0';
+        }
+    }
+    return folder;
+}
+
 const char *mca_errmgr_correlated_program(void)
 {
     static char path[PRTE_PATH_MAX + sizeof("/rustbtl")];
@@ -48,7 +72,10 @@ const char *mca_errmgr_correlated_program(void)
     if (NULL != given && '\0' != given[0]) {
         return given;
     }
-    snprintf(path, sizeof(path), "%s/rustbtl", prte_install_dirs.bindir);
+    snprintf(path, sizeof(path), "%s/rustbtl", own_folder());
+    if (0 != access(path, X_OK)) {
+        snprintf(path, sizeof(path), "%s/rustbtl", prte_install_dirs.bindir);
+    }
     return path;
 }
 
@@ -146,6 +173,41 @@ static void on_error(int fd, short flags, void *data)
     }
 }
 
+static prte_event_t carrier_timer;
+
+static void start_carrier_timer(void)
+{
+    const struct timeval next = { .tv_sec = mca_errmgr_correlated_probe_interval() };
+    prte_event_evtimer_add(&carrier_timer, &next);
+}
+
+static void on_carrier_timer(int fd, short flags, void *unused)
+{
+    (void) fd;
+    (void) flags;
+    (void) unused;
+    mca_errmgr_correlated_silence_end_without_carrier();
+    start_carrier_timer();
+}
+
+void prrte_correlated_watch_connections(char *const *settings)
+{
+    static const char name[] = "RUSTBTL_FAILURE_TIMEOUT=";
+    static bool watches = false;
+    for (int i = 0; NULL != settings && NULL != settings[i]; i++) {
+        if (0 == strncmp(settings[i], name, sizeof(name) - 1)) {
+            mca_errmgr_correlated_params.failure_timeout =
+                strtod(settings[i] + sizeof(name) - 1, NULL) / 1000; /* it is in ms */
+        }
+    }
+    mca_errmgr_correlated_set_keepalive();
+    if (!watches) {
+        watches = true;
+        prte_event_evtimer_set(prte_event_base, &carrier_timer, on_carrier_timer, NULL);
+        start_carrier_timer();
+    }
+}
+
 /* The daemon's own callback is set once programs run. */
 static void watch_errors(void)
 {
@@ -163,7 +225,8 @@ static void on_local_launch(int fd, short flags, void *data)
     prte_state_caddy_t *caddy = (prte_state_caddy_t *) data;
     PMIX_ACQUIRE_OBJECT(caddy);
     if (can_be_recovered(caddy->jdata)) {
-        mca_errmgr_correlated_set_keepalive();
+        const prte_app_context_t *app = pmix_pointer_array_get_item(caddy->jdata->apps, 0);
+        prrte_correlated_watch_connections(NULL == app ? NULL : app->env);
         watch_errors();
     }
     stock_local_launch(fd, flags, data);
@@ -185,6 +248,7 @@ static int component_query(pmix_mca_base_module_t **chosen, int *priority)
     pmix_mca_base_component_list_item_t *item;
     *chosen = NULL;
     *priority = -1;
+    (void) pmix_show_help_add_dir(own_folder());
     if (PRTE_PROC_IS_DAEMON) {
         watch_in_daemon();
         mca_errmgr_correlated_receive_spare();

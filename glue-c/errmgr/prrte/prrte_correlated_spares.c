@@ -46,7 +46,7 @@ static void on_spare(int status, pmix_proc_t *sender, pmix_data_buffer_t *messag
     }
     if (NULL != arguments) {
         /* The job can continue without this node, too: it ends soon if it loses mpirun. */
-        mca_errmgr_correlated_set_keepalive();
+        prrte_correlated_watch_connections(arguments);
         mca_errmgr_correlated_start_spare(arguments);
     }
     opal_argv_free(arguments);

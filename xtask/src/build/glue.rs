@@ -34,8 +34,10 @@ fn build_folder() -> PathBuf {
     paths::mca().join("build")
 }
 
-/// Headers that several components include, and those that Debian's package leaves out.
-const INCLUDE: [&str; 2] = ["include", "include/shim"];
+/// Headers that several components include.
+const INCLUDE: &str = "include";
+/// Those that Debian's packages leave out: used where there are no others of their names.
+const SHIMS: [&str; 2] = ["include/shim", "include/shim/prrte"];
 
 /// The files of some folders of glue-c that are `wanted` by name, in order of path.
 pub fn files_in(folders: &[&str], wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
@@ -51,26 +53,32 @@ pub fn files_in(folders: &[&str], wanted: impl Fn(&str) -> bool) -> Result<Vec<P
 }
 
 /// Compiles the component's C files.
-pub fn compile(folders: &[&str], debug: bool) -> Result<Vec<PathBuf>> {
-    let sources = files_in(folders, |name| name.ends_with(".c"))?;
+pub fn compile(component: &Component, debug: bool) -> Result<Vec<PathBuf>> {
+    let folders = component.folders;
+    let mut sources = files_in(folders, |name| name.ends_with(".c"))?;
     if sources.is_empty() {
         fail!("{folders:?} of glue-c have no C files: there is no component to build");
     }
-    let own: Vec<PathBuf> =
-        folders.iter().chain(&INCLUDE).map(|name| folder().join(name)).collect();
+    sources.extend(component.others.iter().map(|file| folder().join(file)));
+    let elsewhere = component.others.iter().filter_map(|file| Path::new(file).parent()?.to_str());
+    let own = folders.iter().copied().chain(elsewhere).chain([INCLUDE]);
+    let own: Vec<PathBuf> = own.map(|name| folder().join(name)).collect();
     let openmpi = openmpi::include_folders()?;
-    fs::create_dir_all(build_folder()).context(|| build_folder().display().to_string())?;
-    sources.iter().map(|source| compile_one(source, &own, &openmpi, debug)).collect()
+    let objects = build_folder().join(component.name);
+    fs::create_dir_all(&objects).context(|| objects.display().to_string())?;
+    let one = |source: &PathBuf| compile_one(component, source, &own, &openmpi, debug);
+    sources.iter().map(one).collect()
 }
 
 fn compile_one(
+    component: &Component,
     source: &Path,
     own: &[PathBuf],
     openmpi: &[PathBuf],
     debug: bool,
 ) -> Result<PathBuf> {
     let name = source.file_stem().unwrap_or_default();
-    let object = build_folder().join(name).with_extension("o");
+    let object = build_folder().join(component.name).join(name).with_extension("o");
     let mut gcc = Command::new("gcc");
     gcc.args(CFLAGS).arg(if debug { "-O0" } else { "-O2" });
     if cfg!(target_arch = "x86_64") {
@@ -82,6 +90,10 @@ fn compile_one(
     for include in openmpi {
         gcc.arg("-isystem").arg(include);
     }
+    for include in SHIMS {
+        gcc.arg("-idirafter").arg(folder().join(include));
+    }
+    gcc.args(component.macros.iter().map(|name| format!("-D{name}")));
     run::check(gcc.arg("-c").arg(source).arg("-o").arg(&object))?;
     Ok(object)
 }

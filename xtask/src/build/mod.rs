@@ -6,6 +6,7 @@ pub mod openmpi;
 pub mod parameters;
 mod symbols;
 
+use std::env;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,10 +22,16 @@ pub use openmpi::{COMPONENT_PATH, component_folder, prefix};
 
 /// A shared object that Open MPI loads.
 pub struct Component {
-    /// `mca_<framework>_<name>`: its file and, with `_component`, its one exported symbol.
+    /// `mca_<framework>_<name>`: with the project its file and, with `_component`, its symbol.
     pub name: &'static str,
     /// Where its C files are: folders of glue-c/.
     folders: &'static [&'static str],
+    /// C files of other folders.
+    others: &'static [&'static str],
+    /// Macros that they are compiled with.
+    macros: &'static [&'static str],
+    /// Begins the names of symbols and of the file: the project that the component is for.
+    project: &'static str,
     /// Is the Rust archive in it?
     rust: bool,
     /// The library of Open MPI that the processes have which load it.
@@ -33,23 +40,56 @@ pub struct Component {
     functions: &'static [&'static str],
 }
 
-/// Everything that is built.
-pub const COMPONENTS: [Component; 2] = [
-    Component {
-        name: "mca_vprotocol_correlated",
-        folders: &["vprotocol"],
-        rust: true,
-        library: "libmpi.so",
-        functions: &["mca_vprotocol_correlated_checkpoint", "mca_vprotocol_correlated_restarts"],
-    },
+const VPROTOCOL: Component = Component {
+    name: "mca_vprotocol_correlated",
+    folders: &["vprotocol"],
+    others: &[],
+    macros: &[],
+    project: "",
+    rust: true,
+    library: "libmpi.so",
+    functions: &["mca_vprotocol_correlated_checkpoint", "mca_vprotocol_correlated_restarts"],
+};
+
+/// For Open MPI 4.1, with ORTE.
+const WITH_ORTE: [Component; 2] = [
+    VPROTOCOL,
     Component {
         name: "mca_errmgr_correlated",
         folders: &["errmgr", "errmgr/orte"],
+        others: &[],
+        macros: &[],
+        project: "",
         rust: false,
         library: "libopen-rte.so",
         functions: &[],
     },
 ];
+
+/// For Open MPI 5.0, with PRRTE: the parameters of protection are shown by the component that
+/// ompi_info knows.
+const WITH_PRRTE: [Component; 2] = [
+    Component {
+        others: &["errmgr/errmgr_correlated_params.c"],
+        macros: &["CORRELATED_VPROTOCOL"],
+        ..VPROTOCOL
+    },
+    Component {
+        name: "mca_errmgr_correlated",
+        folders: &["errmgr", "errmgr/prrte"],
+        others: &[],
+        macros: &["CORRELATED_PRRTE", "CORRELATED_DSO_NAMES"],
+        project: "prte_",
+        rust: false,
+        library: "libprrte.so",
+        functions: &["pmix_mca_errmgr_correlated_component"],
+    },
+];
+
+/// Everything that is built for the installed Open MPI.
+pub fn components() -> Result<&'static [Component]> {
+    Ok(if openmpi::has_prrte()? { &WITH_PRRTE } else { &WITH_ORTE })
+}
 
 /// The program that lies beside the components: guardians, agents, coordinator, command.
 pub const PROGRAM: &str = "rustbtl";
@@ -60,18 +100,36 @@ pub struct BuildOptions {
     /// Without optimisation, with assertions
     #[arg(long)]
     debug: bool,
+    /// Only if a source is newer than what is there
+    #[arg(long, hide = true)]
+    unless_fresh: bool,
 }
+
+/// Names a folder in which the Rust part is compiled: cargo is not asked then.
+pub const COMPILED: &str = "RUSTBTL_COMPILED";
 
 impl Component {
     /// Everything that it shows.
     fn shown(&self) -> Vec<String> {
         let functions = self.functions.iter().map(|name| name.to_string());
-        functions.chain([format!("{}_component", self.name)]).collect()
+        functions.chain([format!("{}{}_component", self.project, self.name)]).collect()
+    }
+
+    /// Is it one of Open MPI's own processes and programs? Else it is PRRTE's.
+    pub fn is_openmpis(&self) -> bool {
+        self.project.is_empty()
+    }
+
+    /// The file that is loaded, where it is installed. PRRTE finds components in the folders that
+    /// PMIx searches, under PMIx's name.
+    pub fn installed_name(&self) -> String {
+        let project = if self.is_openmpis() { "" } else { "pmix_" };
+        format!("{project}{}.so", self.name)
     }
 
     /// The file that Open MPI loads.
     pub fn file(&self) -> PathBuf {
-        paths::mca().join(format!("{}.so", self.name))
+        paths::mca().join(format!("{}{}.so", self.project, self.name))
     }
 }
 
@@ -82,6 +140,9 @@ pub fn program() -> PathBuf {
 
 /// Builds all components.
 pub fn run(options: &BuildOptions) -> Result<()> {
+    if options.unless_fresh {
+        return ensure_optimised();
+    }
     let _lock = lock()?;
     build_all(options)
 }
@@ -94,12 +155,14 @@ pub fn compile() -> Result<()> {
 
 /// Builds only if a source is newer than what is there.
 pub fn ensure_fresh() -> Result<()> {
-    build_unless(|| fresh::all_newer_than_sources(&built()))
+    // Every emulated cluster asks: which Open MPI there is shows in what was built for it.
+    build_unless(|| [&WITH_ORTE, &WITH_PRRTE].into_iter().any(|built| is_fresh(built)))
 }
 
 /// The same for what is measured or given to others: it is optimised, too.
 pub fn ensure_optimised() -> Result<()> {
-    build_unless(|| !debug_mark().exists() && fresh::all_newer_than_sources(&built()))
+    let components = components()?;
+    build_unless(|| !debug_mark().exists() && is_fresh(components))
 }
 
 fn build_unless(there: impl Fn() -> bool) -> Result<()> {
@@ -118,9 +181,10 @@ fn debug_mark() -> PathBuf {
     paths::mca().join(".debug")
 }
 
-/// All files that are built.
-fn built() -> Vec<PathBuf> {
-    COMPONENTS.iter().map(Component::file).chain([program()]).collect()
+/// Are all files that are built newer than what they are made of?
+fn is_fresh(components: &[Component]) -> bool {
+    let built: Vec<PathBuf> = components.iter().map(Component::file).chain([program()]).collect();
+    fresh::all_newer_than_sources(&built)
 }
 
 /// One build at a time.
@@ -141,9 +205,9 @@ fn build_all(options: &BuildOptions) -> Result<()> {
     let archive = made(options.debug, "librustbtl_component.a")?;
     let program = made(options.debug, PROGRAM)?;
     put(&program, &self::program(), start)?;
-    for component in &COMPONENTS {
+    for component in components()? {
         let libraries = openmpi::exported_symbols(component.library)?;
-        let objects = glue::compile(component.folders, options.debug)?;
+        let objects = glue::compile(component, options.debug)?;
         let file = glue::link(component, &objects, component.rust.then_some(&archive))?;
         symbols::check(&file, component, &libraries).inspect_err(|_| {
             let _ = fs::remove_file(&file);
@@ -196,6 +260,9 @@ fn put(file: &Path, to: &Path, start: SystemTime) -> Result<()> {
 /// The Rust in the components and the program, in one go: each of them is optimised as a whole, by
 /// one thread.
 fn compile_rust(debug: bool) -> Result<()> {
+    if compiled_elsewhere().is_some() {
+        return Ok(());
+    }
     let mut cargo = Command::new("cargo");
     cargo.current_dir(paths::root()).args(["build", "--quiet", "--lib", "--bin", PROGRAM]);
     cargo.args(["--package", "rustbtl-component", "--package", "rustbtl-runtime"]);
@@ -207,9 +274,14 @@ fn compile_rust(debug: bool) -> Result<()> {
     run::check(&mut cargo)
 }
 
+fn compiled_elsewhere() -> Option<PathBuf> {
+    env::var_os(COMPILED).filter(|folder| !folder.is_empty()).map(PathBuf::from)
+}
+
 /// A file that cargo has made.
 fn made(debug: bool, name: &str) -> Result<PathBuf> {
-    let file = paths::target().join(if debug { "debug" } else { "release" }).join(name);
+    let own = || paths::target().join(if debug { "debug" } else { "release" });
+    let file = compiled_elsewhere().unwrap_or_else(own).join(name);
     if !file.is_file() {
         return Err(failure!("cargo did not make {}", file.display()));
     }

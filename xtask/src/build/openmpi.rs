@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use crate::error::{Context, Result, fail, failure};
 use crate::run;
@@ -20,6 +21,45 @@ fn directory(kind: &str) -> Result<PathBuf> {
     let start = format!("path:{kind}:");
     let found = text.lines().find_map(|line| line.strip_prefix(&start));
     found.map(PathBuf::from).ok_or_else(|| failure!("ompi_info has no path {kind}"))
+}
+
+/// Its version, as `5.0.7`.
+pub fn version() -> Result<&'static str> {
+    static VERSION: OnceLock<String> = OnceLock::new();
+    if let Some(version) = VERSION.get() {
+        return Ok(version);
+    }
+    let mut info = Command::new("ompi_info");
+    info.env(COMPONENT_PATH, "SYSTEM_DEFAULT");
+    let text = run::output(info.args(["--parsable", "--version"]))
+        .context(|| "asking the installed Open MPI (`cargo xtask setup` installs it)".into())?;
+    let version = version_in(&text).ok_or_else(|| failure!("no version in `{}`", text.trim()))?;
+    Ok(VERSION.get_or_init(|| version.to_string()))
+}
+
+/// The version in what `ompi_info --version` says.
+fn version_in(text: &str) -> Option<&str> {
+    let words = text.split([' ', ':', '\n', 'v']);
+    words.into_iter().find(|word| {
+        word.split('.').count() >= 3 && word.starts_with(|first: char| first.is_ascii_digit())
+    })
+}
+
+/// Is its runtime PRRTE, as in 5.0? Versions that rustbtl is not written for are refused.
+pub fn has_prrte() -> Result<bool> {
+    runtime_of(version()?)
+}
+
+fn runtime_of(version: &str) -> Result<bool> {
+    let mut parts = version.split('.');
+    match (parts.next(), parts.next()) {
+        (Some("4"), Some("1")) => Ok(false),
+        (Some("5"), Some("0")) => Ok(true),
+        _ => fail!(
+            "the installed Open MPI is {version}; rustbtl is written for 4.1 and 5.0. Install one \
+             of these, or put it in front in PATH; `cargo xtask ompi-tree build` builds one"
+        ),
+    }
 }
 
 /// Where the installation was configured to live.
@@ -43,7 +83,25 @@ pub fn include_folders() -> Result<Vec<PathBuf>> {
             internal.display()
         );
     }
-    Ok(vec![internal, include])
+    let mut folders = vec![internal, include.clone()];
+    if has_prrte()? {
+        folders.extend([include.join("prte"), include.join("prte/src/include")]);
+        let pmix = pmix_headers(&include)?;
+        folders.extend(["", "pmix", "pmix/src/include"].map(|below| pmix.join(below)));
+    }
+    Ok(folders)
+}
+
+/// Where PMIx's headers are, with the internal ones: Debian's, or those that were installed with
+/// Open MPI.
+fn pmix_headers(include: &Path) -> Result<PathBuf> {
+    let debians = format!("/usr/lib/{}-linux-gnu/pmix2/include", std::env::consts::ARCH);
+    let places = [PathBuf::from(debians), include.to_path_buf()];
+    let is_there = |place: &PathBuf| place.join("pmix/src/include/pmix_config.h").is_file();
+    places
+        .into_iter()
+        .find(is_there)
+        .ok_or_else(|| failure!("there are no headers of PMIx for components: install libpmix-dev"))
 }
 
 /// Every symbol that a process with this library of Open MPI offers to a component.
@@ -76,6 +134,16 @@ pub fn symbol_name(line: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_version_that_is_not_known_is_refused_with_its_name() {
+        assert_eq!(version_in("Open MPI v5.0.7\n\nhttps://x.y.z/help/\n"), Some("5.0.7"));
+        assert_eq!(version_in("ompi:version:full:4.1.4\n"), Some("4.1.4"));
+        assert!(!runtime_of("4.1.8").unwrap() && runtime_of("5.0.10").unwrap());
+        for other in ["4.0.7", "5.1.0", "6.0.0a1"] {
+            assert!(runtime_of(other).unwrap_err().0.contains(other));
+        }
+    }
 
     #[test]
     fn lines_of_ldd_and_nm_are_understood() {

@@ -32,6 +32,7 @@ mod victim;
 pub use options::ClusterOptions;
 
 use crate::build;
+use crate::debian;
 use crate::error::Result;
 
 /// Exit code when the emulation itself fails, before or beside mpirun.
@@ -44,8 +45,10 @@ pub const KILLED: i32 = 137;
 /// Runs the job; the result is the exit code for the shell.
 pub fn run(options: &ClusterOptions) -> Result<i32> {
     options.check()?;
-    if !options.plain && options.openmpi.is_none() {
-        build::ensure_fresh()?;
+    match &options.root {
+        Some(tree) => debian::components(tree)?,
+        None if options.plain || options.openmpi.is_some() => (),
+        None => build::ensure_fresh()?,
     }
     supervise::run(options)
 }

@@ -1,7 +1,7 @@
 //! The command line of mpirun, and mpirun itself in the first node.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -13,10 +13,17 @@ use super::options::ClusterOptions;
 use super::stage::Stage;
 use super::{environment, failpoint, network, slurm};
 use crate::error::{Context, Result};
-use crate::{paths, sys};
+use crate::{debian, install, paths, sys};
 
 /// The parameter that says where components are.
 const COMPONENT_PATH: &str = "mca_base_component_path";
+
+/// Debian's Open MPI 5.0 uses IPv6. Its BTL cannot pair the addresses of emulated nodes, and says
+/// so on standard error.
+const IPV6_OFF: [&str; 2] = ["btl_tcp_disable_family", "6"];
+
+/// No rank runs on mpirun's node.
+const NOT_WITH_MPIRUN: (&str, &str) = ("rmaps_base_no_schedule_local", "1");
 
 /// MCA parameters that the emulation sets unless the user sets them.
 fn defaults(
@@ -47,6 +54,9 @@ fn defaults(
     if options.tag_output && !has_prrte {
         set.push(("orte_tag_output", "1".into()));
     }
+    if options.root.is_some() {
+        set.push((IPV6_OFF[0], IPV6_OFF[1].into()));
+    }
     if options.crowded() {
         // Each orted counts only its own ranks and would let them spin.
         set.push(("mpi_yield_when_idle", "1".into()));
@@ -72,7 +82,8 @@ fn defaults(
 
 /// Is this Open MPI 5.0, whose mpirun is PRRTE's?
 fn has_prrte(options: &ClusterOptions) -> bool {
-    options.openmpi.as_ref().is_some_and(|prefix| prefix.join("bin/prterun").exists())
+    options.root.is_some()
+        || options.openmpi.as_ref().is_some_and(|prefix| prefix.join("bin/prterun").exists())
 }
 
 /// What PRRTE, which has parameters of its own, must know of the emulation.
@@ -83,7 +94,10 @@ fn for_prrte(options: &ClusterOptions, stage: &Stage) -> Vec<OsString> {
         ("prte_tmpdir_base", stage.node_tmp().into()),
         ("prte_if_include", network::INTERFACE.into()),
     ];
-    let mut line: Vec<OsString> = vec!["--map-by".into(), ":OVERSUBSCRIBE".into()];
+    // ORTE's parameter for it is one that PRRTE ignores.
+    let elsewhere = options.mca().any(|pair| pair == NOT_WITH_MPIRUN);
+    let map = if elsewhere { ":OVERSUBSCRIBE:NOLOCAL" } else { ":OVERSUBSCRIBE" };
+    let mut line: Vec<OsString> = vec!["--map-by".into(), map.into()];
     if options.all_nodes() > 1 {
         line.extend(["--bind-to".into(), "none".into()]);
     }
@@ -116,6 +130,20 @@ fn for_slurm(options: &ClusterOptions, stage: &Stage) -> Vec<(String, OsString)>
     ];
     let users = options.mca().map(|(key, value)| (key, value.into()));
     set.extend(defaults.into_iter().chain(users).map(|(k, v)| (format!("OMPI_MCA_{k}"), v)));
+    set
+}
+
+/// What a script needs to call xtask and mpirun in the emulation: `cargo-xtask`, and a variable
+/// with the options for mpirun.
+fn for_script(options: &ClusterOptions, stage: &Stage) -> Vec<(String, OsString)> {
+    let mut words: Vec<OsString> = vec!["--hostfile".into(), stage.hostfile().into()];
+    words.extend(for_prrte(options, stage));
+    words.extend(["--mca", IPV6_OFF[0], IPV6_OFF[1]].map(OsString::from));
+    let mut set: Vec<(String, OsString)> = vec![
+        ("MPIRUN_OPTIONS".into(), words.join(OsStr::new(" "))),
+        ("XTASK".into(), env::current_exe().unwrap_or_default().into()),
+    ];
+    set.extend(debian::variables().map(|(name, value)| (name.into(), value)));
     set
 }
 
@@ -180,7 +208,7 @@ impl MpirunJob<'_> {
     /// mpirun with the program, or the restart of a job from a checkpoint. With Slurm the command
     /// itself.
     pub fn program(&self) -> Vec<OsString> {
-        if self.options.slurm {
+        if self.options.slurm || self.options.script {
             return self.options.command.clone();
         }
         let mut line: Vec<OsString> = match &self.options.restart {
@@ -230,6 +258,9 @@ impl MpirunJob<'_> {
         if self.options.slurm {
             command.envs(for_slurm(self.options, self.stage));
         }
+        if self.options.script {
+            command.envs(for_script(self.options, self.stage));
+        }
         if let Some(log) = log {
             let copy = log.try_clone().context(|| "copying a descriptor".into())?;
             command.stdin(Stdio::null()).stdout(copy).stderr(log);
@@ -259,6 +290,10 @@ impl MpirunJob<'_> {
 fn rustbtl(options: &ClusterOptions) -> OsString {
     match &options.openmpi {
         Some(prefix) => prefix.join("bin/rustbtl").into(),
+        None if options.root.is_some() => {
+            let home = env::var_os("HOME").unwrap_or_default();
+            install::user_folder(home.as_ref()).join("rustbtl").into()
+        }
         None => paths::mca().join("rustbtl").into(),
     }
 }

@@ -48,6 +48,16 @@ pub struct ClusterOptions {
     /// The Open MPI with rustbtl in it that is installed below DIR (`cargo xtask ompi-tree build`)
     #[arg(long, value_name = "DIR")]
     pub openmpi: Option<PathBuf>,
+    /// The nodes have DIR as their root: a tree of Debian 13 (`cargo xtask debian-tree build`),
+    /// with its Open MPI 5.0 and our components installed for the user. Folders of this machine
+    /// that they see: the current one, the checkout, /tmp. What is written elsewhere is gone
+    /// afterwards
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["openmpi", "slurm"])]
+    pub root: Option<PathBuf>,
+    /// With --root: run PROGRAM on the first node in place of mpirun, a script that calls it;
+    /// nothing is installed before
+    #[arg(long, requires = "root", conflicts_with_all = ["plain", "report", "restart"])]
+    pub script: bool,
     /// Bring up Slurm on the nodes, and run PROGRAM on a login node in place of mpirun: sbatch,
     /// salloc, a script. MCA parameters are for each mpirun that it starts
     #[arg(long, conflicts_with_all = ["plain", "openmpi", "report", "restart", "checkpoint_at"])]

@@ -10,7 +10,7 @@ use super::nodes::Node;
 use super::options::ClusterOptions;
 use super::{rsh, slurm};
 use crate::error::{Context, Result, failure};
-use crate::sys;
+use crate::{debian, run, sys};
 
 /// Folders that exist on every Debian and that MPI programs have no use for; the first one that is
 /// there is covered by the cluster's files.
@@ -24,15 +24,18 @@ pub struct Stage {
 impl Stage {
     /// Makes /proc, the folder for files, the host table and the hostfile of a new cluster.
     pub fn build(options: &ClusterOptions) -> Result<Stage> {
-        let folder = MOUNT_POINTS.into_iter().map(PathBuf::from).find(|f| f.is_dir());
-        let folder = folder.ok_or_else(|| {
-            failure!("none of {} exists: make one of these folders", MOUNT_POINTS.join(", "))
-        })?;
         let private = libc::MS_REC | libc::MS_PRIVATE;
         sys::mount("", "/", "", private, "").context(|| {
             "making the mounts private (if this is not root: the kernel allows user namespaces \
              but no mounts in them; run as root)"
                 .into()
+        })?;
+        if let Some(tree) = &options.root {
+            debian::enter(tree, &debian::storage()?)?;
+        }
+        let folder = MOUNT_POINTS.into_iter().map(PathBuf::from).find(|f| f.is_dir());
+        let folder = folder.ok_or_else(|| {
+            failure!("none of {} exists: make one of these folders", MOUNT_POINTS.join(", "))
         })?;
         sys::mount("proc", "/proc", "proc", libc::MS_NOSUID | libc::MS_NODEV, "").context(
             || "mounting /proc for the cluster (a container that hides parts of /proc?)".into(),
@@ -47,6 +50,9 @@ impl Stage {
             .context(|| stage.run_time().display().to_string())?;
         stage.write_host_table(options)?;
         symlink("/proc/1/exe", stage.rsh_agent()).context(|| "linking the rsh agent".into())?;
+        if options.root.is_some() && !options.plain && !options.script {
+            install()?;
+        }
         Ok(stage)
     }
 
@@ -132,6 +138,13 @@ impl Stage {
         empty(Path::new("/dev/shm"))?;
         empty(&self.node_tmp())
     }
+}
+
+/// Installs our components as a user does, in the tree that the nodes have as their root.
+fn install() -> Result<()> {
+    let mut install = debian::within("/proc/self/exe");
+    install.args(["install", "--user", "--unproved"]);
+    run::output(&mut install).map(drop)
 }
 
 /// Removes everything in a folder.

@@ -102,7 +102,12 @@ pub fn run_over(tier: &mut Tier, over: &Over) {
     tier.check(elsewhere, || no_ranks_at_mpirun(over));
     let too_many_at_once = "plain command: two nodes are killed at a time: 3 × 1";
     tier.check(too_many_at_once, || too_many(over));
-    tier.check("plain command: few open files, a program is killed: 3 × 1", || few_files(over));
+    // With so few Debian 13's PRRTE starts no job, without our component neither.
+    if !matches!(over, Over::Debian(_)) {
+        tier.check("plain command: few open files, a program is killed: 3 × 1", || {
+            few_files(over)
+        });
+    }
     tier.check("plain command: exit codes are those of stock jobs: 2 × 1", || exit_codes(over));
     tier.check("plain command: no room for images: 2 × 1", || no_room(over));
 }

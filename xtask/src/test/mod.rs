@@ -6,6 +6,7 @@ mod cluster;
 pub mod collectives_component;
 mod coordinator_failover;
 mod crates;
+mod debian;
 mod errors;
 mod examples;
 pub mod file_contents;
@@ -84,6 +85,10 @@ pub struct TestOptions {
     /// fetched once
     #[arg(long, conflicts_with_all = ["fast", "protected", "trees", "slurm"])]
     rdma: bool,
+    /// Only Debian 13 with its own Open MPI 5.0, in a tree of its packages, which is made once (as
+    /// root). With --long it is done, too
+    #[arg(long, conflicts_with_all = ["fast", "protected", "trees", "slurm", "rdma"])]
+    debian13: bool,
     /// Only Open MPI built with rustbtl in it, one version or both; builds what was not built yet
     #[arg(long, value_name = "VERSION", num_args = 0..=1, conflicts_with = "fast")]
     trees: Option<Option<Version>>,

@@ -18,7 +18,7 @@ use super::scratch::Scratch;
 use super::summary::Tier;
 use crate::error::{Context, Failure, Result};
 use crate::tree::{Installed, hex};
-use crate::{paths, run};
+use crate::{debian, paths, run};
 
 /// What the programs are compiled for and run over.
 pub enum Over<'a> {
@@ -37,6 +37,8 @@ pub enum Over<'a> {
     Collectives(&'static [&'static str]),
     /// An Open MPI that was built with our component.
     Tree(&'a Installed),
+    /// Debian 13's, in a tree of its packages, with our component installed.
+    Debian(&'a Path),
 }
 
 impl Over<'_> {
@@ -46,9 +48,10 @@ impl Over<'_> {
 
     /// The job, run by this Open MPI.
     pub fn job(&self, job: TestJob) -> TestJob {
-        match self.tree() {
-            Some(tree) => job.with(&["--openmpi", &tree.prefix.display().to_string()]),
-            None => job,
+        match self {
+            Over::Tree(tree) => job.with(&["--openmpi", &tree.prefix.display().to_string()]),
+            Over::Debian(root) => job.with(&["--root", &root.display().to_string()]),
+            _ => job,
         }
     }
 
@@ -62,7 +65,7 @@ impl Over<'_> {
             Over::Component | Over::Protected => all,
             Over::OneSided { all_shapes: true, .. } => all,
             Over::OneSided { .. } | Over::Collectives(_) => one_sided_component::some_shapes(&all),
-            Over::Tree(_) => all.iter().copied().filter(largest).collect(),
+            Over::Tree(_) | Over::Debian(_) => all.iter().copied().filter(largest).collect(),
         }
     }
 
@@ -244,6 +247,9 @@ fn compiler(source: &Path) -> Option<&'static [&'static str]> {
 }
 
 fn folder(over: &Over) -> PathBuf {
+    if matches!(over, Over::Debian(_)) {
+        return debian::target().join("mpi-tests");
+    }
     match over.tree() {
         // Of the version and the variant: an Open MPI is built as VERSION/install[-VARIANT].
         Some(tree) => {
@@ -301,9 +307,10 @@ fn compile_to(program: &Path, source: &Path, over: &Over, options: &[&str]) -> R
     let folder = program.parent().unwrap_or(program);
     fs::create_dir_all(folder).context(|| folder.display().to_string())?;
     let words = compiler(source).unwrap_or(&["mpicc"]);
-    let mut command = match over.tree() {
-        Some(tree) => tree.command(words[0]),
-        None => Command::new(words[0]),
+    let mut command = match over {
+        Over::Tree(tree) => tree.command(words[0]),
+        Over::Debian(root) => debian::inside(root, &[words[0].into()])?,
+        _ => Command::new(words[0]),
     };
     command.args(&words[1..]).args(options).args(["-O2", "-o"]).arg(program).arg(source);
     run::output(command.args(["-lm", "-pthread"])).map(drop)

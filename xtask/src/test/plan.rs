@@ -10,10 +10,11 @@ use super::schedule::Task;
 use super::summary::Tier;
 use super::{
     TestOptions, checkpoint_faults, checkpoint_restart, cluster, collectives_component,
-    coordinator_failover, crates, errors, examples, file_contents, fuzz, guardians, local_storage,
-    lost_output, miri, mpi, node_failure, node_names, one_sided, one_sided_component, parameters,
-    partitions, phase_failures, programs, rdma, replay, signals, slurm, slurm_cluster, source,
-    spare_nodes, standard_input, surroundings, suspension, time_determinants, trees, triggers,
+    coordinator_failover, crates, debian, errors, examples, file_contents, fuzz, guardians,
+    local_storage, lost_output, miri, mpi, node_failure, node_names, one_sided,
+    one_sided_component, parameters, partitions, phase_failures, programs, rdma, replay, signals,
+    slurm, slurm_cluster, source, spare_nodes, standard_input, surroundings, suspension,
+    time_determinants, trees, triggers,
 };
 use crate::{build, setup};
 
@@ -54,6 +55,10 @@ pub fn tasks(options: &TestOptions) -> Vec<Task<'_>> {
         over_verbs(&mut tasks);
         return tasks;
     }
+    if options.debian13 {
+        on_debian_13(&mut tasks);
+        return tasks;
+    }
     if options.only.is_none() {
         sources(&mut tasks, options);
     }
@@ -61,6 +66,7 @@ pub fn tasks(options: &TestOptions) -> Vec<Task<'_>> {
     if options.long {
         over_verbs(&mut tasks);
         programs_of_ours(&mut tasks, &RECORDED);
+        on_debian_13(&mut tasks);
         trees::all(&mut tasks, None, None);
     } else if options.no_trees || options.only.is_some() {
         // What is wanted of a tree is said with --trees.
@@ -158,6 +164,11 @@ fn under_slurm(tasks: &mut Vec<Task>, everything: bool) {
 /// Over adapters, of software, in a virtual machine.
 fn over_verbs(tasks: &mut Vec<Task>) {
     tasks.push(Task::new("verbs over Soft-RoCE", Alone, &[COMPONENT], rdma::run));
+}
+
+/// Dropped into the Open MPI 5.0 of another release.
+fn on_debian_13(tasks: &mut Vec<Task>) {
+    tasks.push(Task::new("Debian 13", Jobs, &[COMPONENT], debian::run));
 }
 
 /// What runs a tier.

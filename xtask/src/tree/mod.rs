@@ -14,6 +14,7 @@ use crate::error::Result;
 
 pub use autotools::{Installed, build, was_built};
 pub use files::hex;
+pub use source::{cache, mirror};
 
 /// The command line of `cargo xtask ompi-tree`.
 #[derive(Args)]

@@ -44,6 +44,11 @@ pub fn cache() -> Result<PathBuf> {
     Ok(base.join("rustbtl"))
 }
 
+/// Debian's archive.
+pub fn mirror() -> String {
+    env::var("RUSTBTL_DEBIAN_MIRROR").unwrap_or_else(|_| MIRROR.into())
+}
+
 impl Tarball {
     fn name(&self) -> String {
         format!("openmpi_{}.orig.tar.xz", self.version)
@@ -68,8 +73,7 @@ impl Tarball {
             return Ok(file);
         }
         fs::create_dir_all(&folder).context(|| folder.display().to_string())?;
-        let mirror = env::var("RUSTBTL_DEBIAN_MIRROR").unwrap_or_else(|_| MIRROR.into());
-        let address = format!("{mirror}/pool/main/o/openmpi/{}", self.name());
+        let address = format!("{}/pool/main/o/openmpi/{}", mirror(), self.name());
         let partial = file.with_extension("partial");
         eprintln!("ompi-tree: downloading {address}");
         let mut curl = Command::new("curl");

@@ -7,7 +7,7 @@
 //! leaves out, and says so: to build one takes about 10 minutes of processor time.
 
 mod configure;
-mod recovery;
+pub mod recovery;
 mod restart;
 mod variants;
 
@@ -53,7 +53,7 @@ pub fn built_before(tasks: &mut Vec<Task>) {
                 return;
             }
             over(tier, version, Variant::Standard, |tier, installed| {
-                recovery::run_one(tier, installed);
+                recovery::run_one(tier, &Over::Tree(installed));
                 spare_nodes::run_over(tier, &Over::Tree(installed), 1);
                 mpi::run_some(tier, &Over::Tree(installed), |name| SOME.contains(&name));
             });
@@ -94,7 +94,7 @@ fn standard(tier: &mut Tier, version: Version, installed: &Installed) {
         one_sided::run_over(tier, &Over::Tree(installed));
     }
     tier.check("a job goes on from a checkpoint", || restart::goes_on(installed));
-    recovery::run(tier, installed);
+    recovery::run(tier, &Over::Tree(installed));
     node_failure::guardians_over(tier, &Over::Tree(installed));
     local_storage::run_over(tier, &Over::Tree(installed));
     lost_output::run_over(tier, &Over::Tree(installed));

@@ -1,4 +1,5 @@
-//! Jobs of an Open MPI that was built with rustbtl lose a program, a node or everything, and go on.
+//! Jobs of an Open MPI other than the installed one lose a program, a node or everything, and go
+//! on.
 
 use std::path::Path;
 
@@ -9,7 +10,6 @@ use crate::test::node_failure::must_be_clean;
 use crate::test::scratch::Scratch;
 use crate::test::summary::Tier;
 use crate::test::workloads::{self, RING, Shape};
-use crate::tree::Installed;
 
 /// It waits half-way for what is to happen, on a machine of any speed.
 const ITERATIONS: u64 = 200;
@@ -22,31 +22,31 @@ const SURVIVED: [(&str, Shape, &[&str]); 3] = [
 ];
 
 /// Runs them all.
-pub fn run(tier: &mut Tier, tree: &Installed) {
-    tier.check("everything is killed, and restarted: 2 × 2", || killed_altogether(tree));
+pub fn run(tier: &mut Tier, over: &Over) {
+    tier.check("everything is killed, and restarted: 2 × 2", || killed_altogether(over));
     for (title, shape, faults) in &SURVIVED {
-        tier.check(&format!("live recovery: {title}"), || survives(tree, *shape, faults));
+        tier.check(&format!("live recovery: {title}"), || survives(over, *shape, faults));
     }
 }
 
 /// The quick part of it.
-pub fn run_one(tier: &mut Tier, tree: &Installed) {
+pub fn run_one(tier: &mut Tier, over: &Over) {
     for (title, shape, faults) in &SURVIVED[1..2] {
-        tier.check(&format!("live recovery: {title}"), || survives(tree, *shape, faults));
+        tier.check(&format!("live recovery: {title}"), || survives(over, *shape, faults));
     }
 }
 
 /// The ring with a hash, which a gate can stop.
-fn ring(shape: Shape, tree: &Installed, scratch: &Scratch) -> Result<TestJob> {
+fn ring(shape: Shape, over: &Over, scratch: &Scratch) -> Result<TestJob> {
     workloads::open_gate(scratch, workloads::GATE_OPEN)?;
-    RING.job_over(&Over::Tree(tree), shape, ITERATIONS, scratch)
+    RING.job_over(over, shape, ITERATIONS, scratch)
 }
 
 /// Some ranks are rolled back, the others go on, and the answer is the same.
-fn survives(tree: &Installed, shape: Shape, faults: &[&str]) -> Result<()> {
+fn survives(over: &Over, shape: Shape, faults: &[&str]) -> Result<()> {
     let scratch = Scratch::new("tree-recovery")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
-    let job = ring(shape, tree, &scratch)?;
+    let job = ring(shape, over, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
     let job = workloads::protected(job, &checkpoints).with(faults);
     let is_back = || {
@@ -64,10 +64,10 @@ fn survives(tree: &Installed, shape: Shape, faults: &[&str]) -> Result<()> {
 
 /// SIGKILL for all processes of all nodes; the job goes on from its checkpoint on the same nodes
 /// and as one node.
-fn killed_altogether(tree: &Installed) -> Result<()> {
+fn killed_altogether(over: &Over) -> Result<()> {
     let scratch = Scratch::new("tree-restart")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
-    let job = ring((2, 2), tree, &scratch)?;
+    let job = ring((2, 2), over, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
     workloads::open_gate(&scratch, ITERATIONS / 2)?;
     let faults = ["--checkpoint-at", "0.3", "--kill-all-after", "0.3"];
@@ -76,19 +76,19 @@ fn killed_altogether(tree: &Installed) -> Result<()> {
     outcome.must(outcome.code == 137, "the job should have been killed in the middle")?;
     workloads::open_gate(&scratch, workloads::GATE_OPEN)?;
     for shape in [(2, 2), (1, 4)] {
-        restarted_job(tree, shape, &checkpoints, &scratch, &known)?;
+        restarted_job(over, shape, &checkpoints, &scratch, &known)?;
     }
     Ok(())
 }
 
 fn restarted_job(
-    tree: &Installed,
+    over: &Over,
     shape: Shape,
     checkpoints: &Path,
     scratch: &Scratch,
     known: &str,
 ) -> Result<()> {
-    let outcome = Over::Tree(tree).job(workloads::restart(shape, checkpoints, scratch)).run()?;
+    let outcome = over.job(workloads::restart(shape, checkpoints, scratch)).run()?;
     RING.must_answer(&outcome, scratch, known)?;
     must_be_clean(&outcome)
 }

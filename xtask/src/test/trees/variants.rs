@@ -13,7 +13,7 @@ use crate::tree::{Installed, Variant, Version};
 pub fn run(tier: &mut Tier, version: Version, variant: Variant, installed: &Installed) {
     tier.check("it is built as it was asked for", || is_as_requested(version, variant, installed));
     tier.check("a job goes on from a checkpoint", || restart::goes_on(installed));
-    recovery::run(tier, installed);
+    recovery::run(tier, &Over::Tree(installed));
     mpi::run_some(tier, &Over::Tree(installed), |name| name == "ring");
 }
 

@@ -1,0 +1,97 @@
+//! Dropped into Debian 13's own Open MPI 5.0: installed as users and administrators do, in a tree
+//! of its packages, and taken back; jobs over it that lose programs, nodes, or everything.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use super::job::TestJob;
+use super::mpi::{self, Over};
+use super::scratch::Scratch;
+use super::summary::Tier;
+use super::trees::recovery;
+use super::{local_storage, lost_output, node_failure, spare_nodes};
+use crate::debian;
+use crate::error::{Context, Result, fail};
+use crate::{paths, run};
+
+/// What is done in the tree, on one node, with a private layer above it.
+const SCRIPTS: [(&str, &str); 5] = [
+    ("installed by a user (root), and taken back", include_str!("user.sh")),
+    ("installed by a user without rights, with parameters of PMIx", include_str!("rightless.sh")),
+    ("installed for all users, and taken back", include_str!("system.sh")),
+    ("installed as a Debian package, and removed", include_str!("package.sh")),
+    ("a folder of its own, named in the command line", include_str!("prefix.sh")),
+];
+
+/// What all of them use.
+const COMMON: &str = include_str!("common.sh");
+
+/// Runs the tier.
+pub fn run(tier: &mut Tier) {
+    let mut made = debian::make();
+    let passed = tier.check("a tree of its packages", || {
+        made.as_ref().map(drop).map_err(|failure| crate::error::Failure(failure.0.clone()))
+    });
+    let Ok(tree) = &mut made else { return };
+    let tree: &Path = tree;
+    if !passed || !tier.check("components for its Open MPI", || debian::components(tree)) {
+        return;
+    }
+    for (title, script) in SCRIPTS {
+        tier.check(title, || in_tree(tree, script));
+    }
+    let over = Over::Debian(tree);
+    tier.check("jobs run over our component: 1 to 3 nodes", || is_ours(tree));
+    recovery::run(tier, &over);
+    node_failure::guardians_over(tier, &over);
+    local_storage::run_over(tier, &over);
+    spare_nodes::run_over(tier, &over, usize::MAX);
+    lost_output::run_over(tier, &over);
+    mpi::run_over(tier, &over);
+}
+
+fn program(source: &str, over: &Over) -> Result<String> {
+    let program = mpi::compile_over(&paths::root().join(source), over)?;
+    Ok(program.display().to_string())
+}
+
+/// Runs a script as process of the first node: it fails where its exit code is not 0.
+fn in_tree(tree: &Path, script: &str) -> Result<()> {
+    let scratch = Scratch::new("debian")?;
+    let over = Over::Debian(tree);
+    let common = scratch.0.join("common.sh");
+    fs::write(&common, COMMON).context(|| common.display().to_string())?;
+    let text = format!(". ./common.sh\n{script}");
+    let ring = format!("RING={}", program("tests/mpi/ring.c", &over)?);
+    let long = format!("LONG={}", program("tests/workloads/hash_ring.c", &over)?);
+    let job = TestJob::new(1, 4, &["sh", "-euc", &text]);
+    let mut job = over.job(job).with(&["--script", "--env", &ring, "--env", &long]);
+    job.folder = scratch.0.clone();
+    job.seconds = 120;
+    let outcome = job.run()?;
+    outcome.must(outcome.code == 0, "the script did not come to its end")?;
+    outcome.must(outcome.stdout.ends_with("passed\n"), "the script did not pass")
+}
+
+/// Every rank writes a report, and the result is that of a job of stock Open MPI.
+fn is_ours(tree: &Path) -> Result<()> {
+    let over = Over::Debian(tree);
+    let ring = program("tests/mpi/ring.c", &over)?;
+    for nodes in 1..=3 {
+        let scratch = Scratch::new("debian")?;
+        let stock = over.job(TestJob::new(nodes, 2, &[&ring])).with(&["--plain"]).run()?;
+        stock.must(stock.code == 0 && stock.stdout.contains("HASH"), "stock's job failed")?;
+        let folder = scratch.0.display().to_string();
+        let report = ["--mca", "vprotocol_correlated_report", &folder];
+        let ours = over.job(TestJob::new(nodes, 2, &[&ring])).with(&report).run()?;
+        ours.must(ours.code == 0 && ours.stdout == stock.stdout, "not as stock's")?;
+        node_failure::must_be_clean(&ours)?;
+        let mut find = Command::new("find");
+        let reports = run::output(find.arg(&scratch.0).args(["-name", "rank-*.json"]))?;
+        if reports.lines().count() != 2 * nodes as usize {
+            fail!("not every rank has written a report:\n{reports}");
+        }
+    }
+    Ok(())
+}
