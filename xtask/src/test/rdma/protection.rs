@@ -1,5 +1,5 @@
-//! Protected jobs over two Soft-RoCE adapters: checkpoints, rollbacks, restarts without adapters and
-//! with them again, and links that fail. What each case does is a script for the machine; its
+//! Protected jobs over two Soft-RoCE adapters: checkpoints, rollbacks, restarts without adapters
+//! and with them again, and links that fail. What each case does is a script for the machine; its
 //! functions are in tests/rdma/protected.sh, and each of their waits has an end.
 
 use super::{in_machine, parameters, said};
