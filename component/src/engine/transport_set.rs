@@ -70,6 +70,7 @@ macro_rules! networks {
                     $(Self::$kind => match <$transport>::open(setup.as_ref(), incarnation)? {
                         Opened::Here(network) => Opened::Here(Network::$kind(network)),
                         Opened::Absent(why) => Opened::Absent(why),
+                        Opened::Gone(why) => Opened::Gone(why),
                     })+
                 })
             }
@@ -190,6 +191,12 @@ impl TransportSet {
                 }
                 Ok(Opened::Absent(why)) => {
                     glue.verbose(verbose::INFO, || format!("no {}: {why}", kind.name()));
+                    self.networks[kind as usize] = None;
+                }
+                Ok(Opened::Gone(why)) => {
+                    let name = kind.name();
+                    let text = format!("no {name} after a restart: {why}; messages go over TCP");
+                    glue.show("notice", &[&text]);
                     self.networks[kind as usize] = None;
                 }
                 Err(error) if needed => glue.fatal(kind.name(), &[&error]),

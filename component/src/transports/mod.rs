@@ -175,6 +175,9 @@ pub enum Opened<N> {
     Here(N),
     /// This node has no such network, or is not to use it: why, for reports.
     Absent(String),
+    /// The job was to use it, but this process was restored where it cannot be had: it goes on
+    /// without it, and the user is told why.
+    Gone(String),
 }
 
 /// What `engine/transport_set.rs` asks of a transport between nodes in addition. What a transport

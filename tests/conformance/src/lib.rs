@@ -53,6 +53,7 @@ macro_rules! conformance {
                 a_full_channel_says_so_and_drains,
                 a_frame_taken_in_part_is_finished_by_offering_it_again,
                 both_directions_at_once_do_not_block_each_other,
+                ends_that_sleep_in_turn_lose_nothing,
                 many_peers_are_served_in_turn,
                 a_new_peer_is_served_while_another_floods,
                 what_happens_between_peek_and_consume_does_no_harm,

@@ -113,6 +113,57 @@ pub fn both_directions_at_once_do_not_block_each_other<F: Fabric>(fabric: &F) {
     driver.settle(1);
 }
 
+/// Programs that sleep between their calls: while one end is awake the other one makes no turn. In
+/// every turn of a sender something goes, whatever the sleeper has owed when it fell asleep: at
+/// first only one end sends, then only the other one, then both.
+pub fn ends_that_sleep_in_turn_lose_nothing<F: Fabric>(fabric: &F) {
+    /// Of each end. More than the messages that any channel takes without an answer.
+    const TURNS: u64 = 50;
+    const STEPS: usize = 100;
+    let mut driver = Driver::new(fabric, 2);
+    driver.send(0, 1, 8);
+    driver.send(1, 0, 8);
+    driver.settle(0);
+    driver.settle(1);
+    let most = (driver.end(0).limits().chunk_bytes_max as usize).min(3000);
+    let mut taken = [0; 2];
+    let mut offer = |driver: &mut Driver<F::End>, from: usize| {
+        let bytes = driver.sent(from, 1 - from) as usize * 61 % most;
+        let sent = driver.offer(from, 1 - from, bytes, taken[from]);
+        taken[from] = match sent {
+            Sent::Accepted => 0,
+            Sent::Full(n) => n,
+            Sent::Down => panic!("down: {:?}", driver.events[from]),
+        };
+        sent == Sent::Accepted
+    };
+    for senders in [&[0][..], &[1], &[0, 1]] {
+        let before = [driver.sent(0, 1), driver.sent(1, 0)];
+        for _ in 0..TURNS {
+            for awake in [0, 1] {
+                for step in 0..STEPS {
+                    if senders.contains(&awake) {
+                        offer(&mut driver, awake);
+                    }
+                    // It sends more than it reads.
+                    if step % 3 != 0 {
+                        driver.step(awake);
+                    }
+                }
+            }
+        }
+        for &from in senders {
+            let sent = driver.sent(from, 1 - from) - before[from];
+            assert!(sent >= TURNS, "end {from} has only sent {sent} frames of {senders:?}");
+        }
+    }
+    for from in [0, 1] {
+        driver.until("room again", |driver| offer(driver, from));
+    }
+    driver.settle(0);
+    driver.settle(1);
+}
+
 /// No peer waits until another one's flood ends.
 pub fn many_peers_are_served_in_turn<F: Fabric>(fabric: &F) {
     const SENDERS: usize = 7;

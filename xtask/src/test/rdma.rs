@@ -1,5 +1,8 @@
 //! Verbs for real: a virtual machine with two Soft-RoCE adapters (tests/rdma/vm.sh), in which the
-//! transport's suite and MPI programs run. Its kernel and qemu are kept outside of the checkout.
+//! transport's suite, MPI programs and protected jobs run. Its kernel and qemu are kept outside of
+//! the checkout.
+
+mod protection;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,6 +39,7 @@ pub fn run(tier: &mut Tier) {
     for program in PROGRAMS {
         tier.check(&format!("Soft-RoCE: {program} over two adapters"), || over_adapters(program));
     }
+    protection::run(tier);
 }
 
 /// Runs a script in the machine: what it wrote. `Err` inside: the machine cannot be had, and why.

@@ -69,15 +69,22 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
     }
 }
 
+/// No queue pairs. A job that was to have them does not begin; but one that has begun goes on over
+/// TCP where its ranks are restored on a node without an adapter.
+fn without<N>(usage: Usage, incarnation: u16, why: String) -> Result<Opened<N>, String> {
+    match usage {
+        Usage::Always if incarnation == 0 => Err(why),
+        Usage::Always => Ok(Opened::Gone(why)),
+        Usage::Auto | Usage::Never => Ok(Opened::Absent(why)),
+    }
+}
+
 impl Network for VerbsTransport<Libibverbs, Tcp> {
     const NAME: &'static str = "verbs";
     type Config = VerbsConfig;
 
     fn open(config: &VerbsConfig, incarnation: u16) -> Result<Opened<Self>, String> {
-        let needed = |why: String| match config.usage {
-            Usage::Always => Err(why),
-            Usage::Auto | Usage::Never => Ok(Opened::Absent(why)),
-        };
+        let needed = |why| without(config.usage, incarnation, why);
         if config.usage == Usage::Never {
             return needed("vprotocol_correlated_verbs is 0".to_owned());
         }
@@ -173,5 +180,24 @@ impl Network for VerbsTransport<Libibverbs, Tcp> {
     #[inline]
     fn placed(&mut self) -> Option<PeerHeader> {
         self.carrier.placed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_at_the_start_a_job_ends_for_want_of_an_adapter() {
+        let outcome = |usage, incarnation| match without::<()>(usage, incarnation, "?".to_owned()) {
+            Err(_) => "ends",
+            Ok(Opened::Gone(_)) => "is told",
+            Ok(Opened::Absent(_)) => "goes on",
+            Ok(Opened::Here(())) => unreachable!(),
+        };
+        assert_eq!([0, 1, 7].map(|n| outcome(Usage::Always, n)), ["ends", "is told", "is told"]);
+        for usage in [Usage::Auto, Usage::Never] {
+            assert_eq!([0, 1].map(|n| outcome(usage, n)), ["goes on"; 2]);
+        }
     }
 }

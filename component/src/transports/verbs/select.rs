@@ -14,7 +14,7 @@ pub enum Usage {
     /// Where there is an adapter.
     #[default]
     Auto,
-    /// If not, the job ends.
+    /// If not, the job ends at its start; a restored process goes on without.
     Always,
     /// No.
     Never,

@@ -1,0 +1,153 @@
+//! Protected jobs over two Soft-RoCE adapters: checkpoints, rollbacks, restarts without adapters
+//! and with them again, and links that fail. What each case does is a script for the machine; its
+//! functions are in tests/rdma/protected.sh, and each of their waits has an end.
+
+use super::{in_machine, parameters, said};
+use crate::error::{Result, fail};
+use crate::test::mpi;
+use crate::test::summary::Tier;
+use crate::{build, paths};
+
+/// One job, or several one after the other.
+struct Case {
+    name: &'static str,
+    /// A source in tests/workloads, and its arguments. GATE: the file that says how far it may go.
+    program: (&'static str, &'static str),
+    /// Seconds between checkpoints; 0: those that are asked for, and the first one.
+    interval: u32,
+    /// In the machine. `$answer`: what the program says over stock Open MPI.
+    script: &'static str,
+}
+
+const RING: (&str, &str) = ("hash_ring.c", "300 20000 /tmp/gate");
+
+const CASES: [Case; 6] = [
+    Case {
+        name: "checkpoints, kill -9 of each rank and live rollbacks",
+        program: RING,
+        interval: 1,
+        script: "
+            start $program
+            await checkpoint_completed 2
+            kill_rank 1; await replay_completed 1
+            before=$(count checkpoint_completed)
+            await checkpoint_completed $((before + 2))
+            kill_rank 0; await replay_completed 2
+            must_send
+            finish \"$answer\"
+            [ $(count global_rollback) = 0 ] || fail 'all ranks were rolled back'",
+    },
+    Case {
+        name: "the same while ranks sleep between their calls",
+        program: ("by_pid.c", "200 5000 sleeps /tmp/gate"),
+        interval: 1,
+        script: "
+            start $program
+            await checkpoint_completed 4
+            kill_rank 1; await replay_completed 1
+            before=$(count checkpoint_completed)
+            await checkpoint_completed $((before + 2))
+            finish \"$answer\"",
+    },
+    Case {
+        name: "a global rollback",
+        program: ("by_pid.c", "200 200 pid /tmp/gate"),
+        interval: 2,
+        script: "
+            start $program
+            await checkpoint_completed 2
+            kill_rank 1; await global_rollback 1; await replay_completed 2
+            must_send
+            finish \"$answer\"",
+    },
+    Case {
+        name: "images from verbs restarted over TCP, and theirs over verbs",
+        program: RING,
+        interval: 0,
+        script: "
+            start $program
+            await checkpoint_completed 1
+            must_send
+            checkpoint_and_exit
+            adapters_removed
+            before=$(count checkpoint_completed)
+            restart
+            await ready 2
+            grep -q 'no verbs after a restart: .*; messages go over TCP' $said || fail 'no notice'
+            echo 150 > $gate
+            checkpoint_and_exit
+            adapters_added
+            restart
+            must_send
+            finish \"$answer\"",
+    },
+    Case {
+        name: "a link fails, and TCP takes over",
+        program: RING,
+        interval: 0,
+        script: "
+            start $program
+            await checkpoint_completed 1
+            must_send
+            link_down
+            finish \"$answer\"
+            must_say_once 'port is down; messages go over TCP until it is back'",
+    },
+    Case {
+        name: "a link fails, a rank is rolled back without it, the link returns",
+        program: RING,
+        interval: 0,
+        script: "
+            start $program
+            await checkpoint_completed 1
+            must_send
+            link_down; sleep 1; link_up
+            must_send
+            link_down
+            kill_rank 1; await replay_completed 1
+            link_up
+            finish \"$answer\"",
+    },
+];
+
+/// All cases, each in a machine of its own.
+pub fn run(tier: &mut Tier) {
+    for case in &CASES {
+        tier.check(&format!("Soft-RoCE: {}", case.name), || check(case));
+    }
+}
+
+fn check(case: &Case) -> Result<()> {
+    let script = job(case)?;
+    let said = said(in_machine(&script)?)?;
+    if said.lines().last() != Some("passed") {
+        fail!("{said}\nthe script did not come to its end");
+    }
+    Ok(())
+}
+
+fn job(case: &Case) -> Result<String> {
+    let (source, arguments) = case.program;
+    let source = paths::root().join("tests/workloads").join(source);
+    let program = mpi::compile(&source)?;
+    let functions = paths::root().join("tests/rdma/protected.sh");
+    let rustbtl = paths::mca().join(build::PROGRAM);
+    let interval = case.interval.to_string();
+    let own = [
+        ("verbs", "1"),
+        ("sets", "none"),
+        ("checkpoint_dir", "/tmp/checkpoints"),
+        ("checkpoint_interval", interval.as_str()),
+        // Each set can be rolled back alone at any time.
+        ("overhead_max", "0"),
+    ];
+    Ok(format!(
+        "rustbtl={}\nprogram='{} {arguments}'\n. {}\necho 2000000000 > $gate\n\
+         answer=$(stock $program)\n{}{}\necho passed\n",
+        rustbtl.display(),
+        program.display(),
+        functions.display(),
+        parameters(&own),
+        case.script,
+    ))
+}
