@@ -122,7 +122,7 @@ fn tell(folder: &Path) -> Result<String> {
     })
 }
 
-/// Takes back what [`run`] has done, and nothing else.
+/// Takes back what [`run()`] has done, and nothing else.
 pub fn take_back(options: &InstallOptions) -> Result<()> {
     let (from, parameters) = options.place.find()?;
     if let Some(parameters) = &parameters {
