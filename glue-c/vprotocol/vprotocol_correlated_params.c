@@ -237,8 +237,8 @@ static void register_verbs(rustbtl_config_t *c)
 {
     text("verbs", &c->verbs, 3, MCA_BASE_VAR_SCOPE_READONLY,
          "Messages between nodes go over InfiniBand or RoCE: 0 (no), 1 (yes; where that cannot be "
-         "at its start, the job ends), auto (where there is an adapter). A TCP connection stays beside each "
-         "queue pair, and takes over when an adapter or a link fails.");
+         "at its start, the job ends), auto (where there is an adapter). A TCP connection stays "
+         "beside each queue pair, and takes over when an adapter or a link fails.");
     text("verbs_if_include", &c->verbs_if_include, 3, MCA_BASE_VAR_SCOPE_READONLY,
          "Comma-delimited list of adapters, or adapters and ports, to use: the first one that is "
          "active (e.g., \"mlx5_0:1,mlx5_1\"). Empty: any.");
