@@ -434,7 +434,8 @@ static mca_coll_base_module_t *comm_query(ompi_communicator_t *comm, int *priori
     }
     int32_t which = rustbtl_collectives_may(comm, size,
                                             mca_vprotocol_correlated_collectives_ranks_max);
-    if (RUSTBTL_COLLECTIVES_NONE == which) {
+    if (RUSTBTL_COLLECTIVES_NONE == which
+        || (RUSTBTL_COLLECTIVES_SETS == which && !mca_vprotocol_correlated_collectives_over_sets)) {
         return NULL;
     }
     mca_coll_correlated_module_t *module = OBJ_NEW(mca_coll_correlated_module_t);

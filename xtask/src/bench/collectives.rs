@@ -1,7 +1,7 @@
 //! Collectives inside a node and between nodes: Open MPI's over our messages, and our own
 //! (docs/adr/0040, 0041).
 
-use super::experiments::{DEFAULTS, Experiment, Kind, Program, STOCK, Side};
+use super::experiments::{Experiment, Kind, Program, STOCK, Side};
 use super::rows::{Goal, Row, Unit, against};
 
 /// Ours, with the engine alone as in `OURS`.
@@ -21,6 +21,13 @@ const OFF: Side = Side {
         ("vprotocol_correlated_collectives", "0"),
         ("vprotocol_correlated_recover", "0"),
     ]),
+    threads: false,
+};
+
+/// Everything on, with collectives over several sets.
+const OVER_SETS: Side = Side {
+    name: "over-sets",
+    kind: Kind::Defaults(&[("vprotocol_correlated_collectives_over_sets", "1")]),
     threads: false,
 };
 
@@ -48,7 +55,7 @@ pub fn experiments() -> Vec<Experiment> {
         // Two nodes, everything on: four ranks on two processors.
         Experiment {
             shape: (2, 2),
-            sides: &[STOCK, OFF_PROTECTED, DEFAULTS],
+            sides: &[STOCK, OFF_PROTECTED, OVER_SETS],
             program: Program::Own("collectives", between),
             ..of("collectives-nodes", &[])
         },
@@ -110,7 +117,7 @@ pub fn rows() -> Vec<Row> {
         }
     };
     add("collectives inside a set", &OF_OWN, "own / stock", &OWN);
-    add("collectives between two nodes, everything on", &BETWEEN, "on / stock", &DEFAULTS);
+    add("collectives between two nodes, everything on", &BETWEEN, "on / stock", &OVER_SETS);
     add("nonblocking collectives inside a node", &NONBLOCKING, "own / stock", &OWN);
     rows
 }

@@ -14,12 +14,16 @@ use crate::paths;
 
 /// Collectives are ours.
 pub const OPTIONS: [&str; 3] = ["--mca", "vprotocol_correlated_collectives", "1"];
+/// Also those over several sets.
+const OVER_SETS: [&str; 3] = ["--mca", "vprotocol_correlated_collectives_over_sets", "1"];
 /// They find no memory, and use messages.
 pub const MESSAGES: [&str; 3] = ["--mca", "vprotocol_correlated_collectives_memory", "0"];
 /// They are Open MPI's.
 const OFF: [&str; 3] = ["--mca", "vprotocol_correlated_collectives", "0"];
 /// Wherever a set is restored, it does as if it lay on several nodes.
 const PARTED: [&str; 2] = ["--env", "RUSTBTL_PART_COLLECTIVES=1"];
+const OVER_SETS_PARTED: [&str; 5] =
+    [OVER_SETS[0], OVER_SETS[1], OVER_SETS[2], PARTED[0], PARTED[1]];
 
 /// Every bit of every result is in the hash.
 pub const COLLECTIVES: Program = Program {
@@ -37,12 +41,12 @@ type Case = (&'static str, Shape, &'static [&'static str], &'static [&'static st
 
 const CASES: [Case; 8] = [
     ("a rank", (2, 2), RANK, &[]),
-    ("rank 0", (2, 3), RANK_ZERO, &[]),
+    ("over sets, rank 0", (2, 3), RANK_ZERO, &OVER_SETS),
     ("a node", (2, 2), NODE, &[]),
-    ("a node of three", (3, 2), NODE, &[]),
-    ("a rank of a set of one", (2, 1), RANK_ONE, &[]),
+    ("over sets, a node of three", (3, 2), NODE, &OVER_SETS),
+    ("over sets, a rank of a set of one", (2, 1), RANK_ONE, &OVER_SETS),
     ("a rank, onto several nodes", (2, 2), RANK, &PARTED),
-    ("a node, onto several nodes", (2, 3), NODE, &PARTED),
+    ("over sets, a node, onto several nodes", (2, 3), NODE, &OVER_SETS_PARTED),
     ("a rank, by messages", (2, 2), RANK, &MESSAGES),
 ];
 
@@ -56,6 +60,8 @@ pub fn tasks(tasks: &mut Vec<Task<'_>>, needs: &'static [&'static str], long: bo
         for options in [&MESSAGES, &OFF] {
             mpi::run_some(tier, &Over::Collectives(options), |name| long || uses_them(name));
         }
+        let over_sets = |name: &str| long || ["coll_over_sets", "coll_churn"].contains(&name);
+        mpi::run_some(tier, &Over::Collectives(&OVER_SETS), over_sets);
     }));
     tasks.push(Task::new("own collectives: choice", Load::Jobs, needs, choice));
     tasks.push(Task::new("own collectives: rollback", Load::Jobs, needs, rollback));
@@ -121,7 +127,7 @@ fn rollback(tier: &mut Tier) {
     tier.check("own collectives: the same bits in memory and by messages", same_bits);
     for (what, shape @ (nodes, ppn), faults, options) in CASES {
         let title = format!("own collectives: rollback: {what}: {nodes} × {ppn}");
-        tier.check(&title, || survives(shape, &[faults, options].concat()));
+        tier.check(&title, || survives(shape, faults, options));
     }
 }
 
@@ -136,9 +142,12 @@ fn answer(shape: Shape, options: &[&str]) -> Result<String> {
 /// Folding order is a function of the call.
 fn same_bits() -> Result<()> {
     for shape in [(1, 3), (2, 2), (3, 2)] {
-        let (memory, messages) = (answer(shape, &[])?, answer(shape, &MESSAGES)?);
-        if memory != messages {
-            crate::error::fail!("{shape:?}: {memory} in memory, {messages} by messages");
+        for over in [&[][..], &OVER_SETS] {
+            let memory = answer(shape, over)?;
+            let messages = answer(shape, &[over, &MESSAGES].concat())?;
+            if memory != messages {
+                crate::error::fail!("{shape:?}: {memory} in memory, {messages} by messages");
+            }
         }
     }
     Ok(())
@@ -146,13 +155,15 @@ fn same_bits() -> Result<()> {
 
 /// Held half-way until the set that failed is there again; then the answer is that of an
 /// undisturbed run.
-fn survives(shape: Shape, options: &[&str]) -> Result<()> {
+fn survives(shape: Shape, faults: &[&str], options: &[&str]) -> Result<()> {
     let scratch = Scratch::new("collectives")?;
     let What::Hash { iterations, .. } = COLLECTIVES.what else { unreachable!("it has a hash") };
-    let undisturbed = COLLECTIVES.job(shape, iterations, &scratch)?.with(&OPTIONS).run()?;
+    let undisturbed = COLLECTIVES.job(shape, iterations, &scratch)?.with(&OPTIONS);
+    let undisturbed = undisturbed.with(options).run()?;
     let wanted = COLLECTIVES.answer(&undisturbed, &scratch)?;
     let job = COLLECTIVES.job(shape, iterations, &scratch)?.with(&OPTIONS);
-    let job = local_storage::plain(job.with(options), &scratch).with(&["--env", PACE]);
+    let job = local_storage::plain(job.with(faults).with(options), &scratch);
+    let job = job.with(&["--env", PACE]);
     let replayed = |events: &str| local_storage::all_have_replayed(events, 1);
     let outcome: Outcome = workloads::run_until(&job, &scratch, iterations / 2, || {
         replayed(&local_storage::events(&scratch).unwrap_or_default())
