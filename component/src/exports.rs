@@ -1,6 +1,6 @@
 //! The functions that C calls: null checks, a typed call, a code (see `glue-c/include/glue.h`).
 
-use crate::determinants::set_order::SLOW_PATH;
+use crate::determinants::set_order::{SLOW_PATH, WINDOWS};
 use crate::engine::shared::is_installed;
 use crate::engine::shared::shared;
 use crate::ffi::operation::Op;
@@ -249,6 +249,19 @@ pub unsafe extern "C" fn rustbtl_release(operation: *mut Operation) {
     let mut driver = shared.enter();
     driver.host.release(op);
     shared.deliver(driver);
+}
+
+/// What a collective of ours waits for inside of a call is complete if a replay only holds it.
+///
+/// # Safety
+/// Null, or an operation as glue.h describes it; nothing of the engine is held.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_complete_held(operation: *mut Operation) {
+    // SAFETY: the caller's promise.
+    let Some(op) = (unsafe { Op::new(operation) }) else { return };
+    if SLOW_PATH.load(Ordering::Relaxed) & WINDOWS != 0 {
+        shared().complete_held(op);
+    }
 }
 
 /// Wait for an operation on the stack.

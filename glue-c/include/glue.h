@@ -411,6 +411,9 @@ int32_t rustbtl_receive_claimed(rustbtl_operation_t *op, uint64_t message);
 int32_t rustbtl_cancel(rustbtl_operation_t *op);
 /* The program has freed the request of a send that is not complete. It completes as others do. */
 void rustbtl_release(rustbtl_operation_t *op);
+/* An operation of a request that a collective of ours waits for is not complete: if a replay holds
+ * that from the program, it is now. */
+void rustbtl_complete_held(rustbtl_operation_t *op);
 /* Wait for an operation on the stack. RUSTBTL_PENDING (only with threads): wait elsewhere. */
 int32_t rustbtl_wait(rustbtl_operation_t *op);
 /* RUSTBTL_PROBE_*; `how`: a sum of RUSTBTL_PROBE_CLAIM and the like. */

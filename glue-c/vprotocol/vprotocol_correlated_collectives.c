@@ -69,7 +69,10 @@ static int32_t test_request(void *handle)
 {
     ompi_request_t *request = handle;
     if (!REQUEST_COMPLETE(request)) {
-        return 0;
+        rustbtl_complete_held(&((mca_vprotocol_correlated_request_t *) request)->op);
+        if (!REQUEST_COMPLETE(request)) {
+            return 0;
+        }
     }
     bool well = MPI_SUCCESS == request->req_status.MPI_ERROR;
     (void) ompi_request_free(&request);

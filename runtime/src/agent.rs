@@ -39,6 +39,8 @@ use std::time::{Duration, Instant};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How often all addresses are tried.
 const CONNECT_ROUNDS: u32 = 4;
+/// Before the second round; twice as long before each further one.
+const CONNECT_PAUSE: Duration = Duration::from_millis(500);
 /// How long a failover may take.
 const FAILOVER_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long an agent without guardians stays.
@@ -127,8 +129,9 @@ pub fn run(path: &Path, local: Option<&Path>) -> Result<(), String> {
         idle_since,
         suspended: false,
     };
-    match first_connection(&access) {
-        Ok(coordinator) => agent.serve_coordinators(coordinator, &access),
+    match agent.first_connection(&access) {
+        Ok(Some(coordinator)) => agent.serve_coordinators(coordinator, &access),
+        Ok(None) => {}
         Err(reason) => agent.refuse_guardians(&reason),
     }
     agent.end();
@@ -157,25 +160,37 @@ fn connect(access: &CoordinatorAccess) -> Result<Connection, NoConnection> {
     Ok((link, own))
 }
 
-fn first_connection(access: &CoordinatorAccess) -> Result<Connection, String> {
-    let mut problem = String::new();
-    for round in 0..CONNECT_ROUNDS {
-        if round > 0 {
-            thread::sleep(Duration::from_millis(250 << round));
-        }
-        match connect(access) {
-            Ok(connection) => return Ok(connection),
-            Err(why) => problem = why.reason,
-        }
-    }
-    Err(format!(
-        "node {}: the job's coordinator cannot be reached, so no checkpoint can be taken \
-         ({problem}). Is a firewall between this node and that of mpirun?",
-        os::hostname()
-    ))
-}
-
 impl Agent {
+    /// None: nobody needs it any more. The job may be over before it is reached.
+    fn first_connection(
+        &mut self,
+        access: &CoordinatorAccess,
+    ) -> Result<Option<Connection>, String> {
+        let mut problem = String::new();
+        for round in 0..CONNECT_ROUNDS {
+            if round > 0 {
+                let until = Instant::now() + CONNECT_PAUSE * (1 << (round - 1));
+                while Instant::now() < until {
+                    self.accept();
+                    self.guardians.retain(|_, guardian| guardian.link.read().is_ok());
+                    if self.is_done() {
+                        return Ok(None);
+                    }
+                    thread::sleep(IDLE_TIMEOUT / 4);
+                }
+            }
+            match connect(access) {
+                Ok(connection) => return Ok(Some(connection)),
+                Err(why) => problem = why.reason,
+            }
+        }
+        Err(format!(
+            "node {}: the job's coordinator cannot be reached, so no checkpoint can be taken \
+             ({problem}). Is a firewall between this node and that of mpirun?",
+            os::hostname()
+        ))
+    }
+
     fn accept(&mut self) {
         while let Ok((stream, _)) = self.listener.accept() {
             // The directory keeps others out; this is a second check.
@@ -222,6 +237,8 @@ impl Agent {
             if core::mem::replace(&mut failover, true) {
                 good &= self.reregister_guardians(link);
             }
+            // What they have sent meanwhile: it is read.
+            good &= self.handle_guardians(link);
             match if good { self.serve(link, access.timeout) } else { ServeEnd::ConnectionLost } {
                 ServeEnd::Idle => return,
                 ServeEnd::CoordinatorExits => return self.refuse_guardians(""),
@@ -246,7 +263,12 @@ impl Agent {
                 return false;
             }
         }
-        // What they have sent meanwhile was for the coordinator before; this one recognises it.
+        true
+    }
+
+    /// False: the connection to the coordinator is lost. What was meant for the coordinator before,
+    /// this one recognises.
+    fn handle_guardians(&mut self, coordinator: &mut Link) -> bool {
         let all: Vec<u64> = self.guardians.keys().copied().collect();
         all.into_iter().all(|id| self.handle_guardian(id, coordinator))
     }

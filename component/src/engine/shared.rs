@@ -96,6 +96,22 @@ impl Shared {
             entered = self.enter();
         }
     }
+
+    /// Rule 3 of a replay is about what the program sees. What a collective does inside of a call
+    /// is not held: others wait for its next step, and what they do then may be what the replay
+    /// waits for (docs/adr/0041).
+    #[cold]
+    pub fn complete_held(&'static self, op: Op) {
+        let mut entered = self.enter();
+        if !entered.host.windows.holds {
+            return;
+        }
+        let Some(at) = entered.host.done.iter().position(|&done| done == op) else { return };
+        entered.host.done.remove(at);
+        drop(entered);
+        // SAFETY: the operation is complete and its fields are filled; C may call back.
+        unsafe { (self.glue.complete)(op.as_ptr()) };
+    }
 }
 
 impl Deref for EngineGuard {

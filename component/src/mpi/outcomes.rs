@@ -5,7 +5,7 @@ use crate::engine::driver_state::Driver;
 use crate::engine::shared::shared;
 use crate::ffi::operation::Op;
 use crate::ffi::table::{Envelope, Operation};
-use crate::progress::wait::wait_until;
+use crate::progress::wait::wait_while_held;
 use rustbtl_coordination::determinants::{CallKind, NondetCall, Outcome, ReplayDecision};
 use rustbtl_fragments::engine::{Source, TagMatch};
 use rustbtl_fragments::host::Status;
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn rustbtl_nondet_call(
     let mut driver = shared.enter();
     if driver.host.windows.holds {
         drop(driver);
-        wait_until(shared, |driver| (!driver.host.windows.holds).then_some(()));
+        wait_while_held(shared);
         driver = shared.enter();
     }
     let question = question(call, active);

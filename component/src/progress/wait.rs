@@ -171,6 +171,13 @@ pub fn wait_until<T>(
     }
 }
 
+/// Rule 3 of a replay of windows: the program goes on when all is applied that was before.
+pub fn wait_while_held(shared: &'static Shared) {
+    if shared.enter().host.windows.holds {
+        wait_until(shared, |driver| (!driver.host.windows.holds).then_some(()));
+    }
+}
+
 /// Wait for what others do in memory. `over`: goes on as far as it can; true at the end. Nothing of
 /// the engine is held while it is called.
 #[inline]

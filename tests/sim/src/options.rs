@@ -125,6 +125,8 @@ pub enum Planted {
     WindowTickIgnored,
     /// Rule 3: calls complete before what was applied earlier.
     WindowCompletesEarly,
+    /// What a collective waits for inside of a call is held, too: others wait for its next step.
+    WindowBarrierHeld,
     /// Rule 4: what is not recorded is applied as soon as the record is.
     WindowNotWithheld,
     /// Rule 4: each process is through when it is so itself.
@@ -165,6 +167,15 @@ impl Planted {
                 windows_share: true,
                 failures: 8,
                 checkpoints_kept: 1,
+                piggyback: false,
+                ..options
+            },
+            // Much is replayed, and little else is there.
+            Self::WindowBarrierHeld => Options {
+                windows_rush: true,
+                windows_share: false,
+                failures: 8,
+                messages: options.messages.min(6),
                 piggyback: false,
                 ..options
             },
@@ -274,6 +285,8 @@ pub struct Options {
     pub windows_free: bool,
     /// Accesses share messages, as in the driver; else each has one of its own.
     pub windows_share: bool,
+    /// Accesses follow barriers at once.
+    pub windows_rush: bool,
     /// Bytes of an operation in one message.
     pub part_bytes_max: u64,
     /// A bug.
@@ -385,6 +398,7 @@ impl Options {
             reads: !piggyback || Prng::new(seed).fork(13).chance(20),
             windows,
             windows_share: windows && Prng::new(seed).fork(16).chance(50),
+            windows_rush: windows && Prng::new(seed).fork(17).chance(30),
             windows_free: windows && Prng::new(seed).fork(14).chance(50),
             part_bytes_max: Prng::new(seed).fork(15).pick(&[32, 80, 1 << 20]),
             planted: None,

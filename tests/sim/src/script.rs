@@ -244,7 +244,7 @@ impl Maker<'_> {
     fn end_windows(&mut self) {
         let mut windows = core::mem::take(&mut self.windows);
         for made in &mut windows {
-            let calls = made.end();
+            let calls = made.end(self.options.windows_rush.then_some(&mut self.prng));
             self.all_call((made.window, made.comm), calls);
         }
         self.windows = windows;

@@ -53,6 +53,14 @@ struct Case {
 }
 
 const RANK: &[&str] = &["--kill-rank-after-checkpoint", "3@1"];
+/// The same; barriers go over memory inside each set.
+const RANK_OVER_SETS: &[&str] = &[
+    "--kill-rank-after-checkpoint",
+    "3@1",
+    "--mca",
+    "vprotocol_correlated_collectives_over_sets",
+    "1",
+];
 const RANK_ZERO: &[&str] = &["--kill-rank-after-checkpoint", "0@1"];
 const NODE: &[&str] = &["--kill-node-after-checkpoint", "1@1"];
 /// Two sets at a time, whose nodes and images are there still.
@@ -68,7 +76,7 @@ const ALL_SETS: &[&str] = &[
     "2@1",
 ];
 
-const CASES: [Case; 15] = [
+const CASES: [Case; 16] = [
     Case { what: "fence", program: &WINDOW, shape: (2, 2), faults: RANK, sets: 1 },
     Case { what: "fence, a node", program: &WINDOW, shape: (3, 1), faults: NODE, sets: 1 },
     Case { what: "post and start", program: &HALO, shape: (2, 2), faults: RANK, sets: 1 },
@@ -84,6 +92,13 @@ const CASES: [Case; 15] = [
     Case { what: "derived types", program: &TABLE, shape: (2, 2), faults: RANK, sets: 1 },
     Case { what: "derived types, a node", program: &TABLE, shape: (3, 1), faults: NODE, sets: 1 },
     Case { what: "transpose", program: &TRANSPOSE, shape: (2, 2), faults: RANK, sets: 1 },
+    Case {
+        what: "transpose, collectives over sets",
+        program: &TRANSPOSE,
+        shape: (2, 2),
+        faults: RANK_OVER_SETS,
+        sets: 1,
+    },
 ];
 
 /// Microseconds of sleep in each iteration of a program that is killed, so that the first

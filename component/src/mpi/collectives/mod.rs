@@ -8,11 +8,12 @@ mod messages;
 mod over_sets;
 mod setup;
 
-use crate::determinants::set_order::SLOW_PATH;
+use crate::determinants::set_order::{SLOW_PATH, WINDOWS};
 use crate::engine::shared::{is_installed, shared};
 use crate::ffi::collective::{CollectiveCall, CollectiveSetup};
 use crate::ffi::table::{DONE, FAILED};
 use crate::mpi::collectives::group::Group;
+use crate::progress::wait;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 use rustbtl_collectives::plan::{Call, Kind, Plan};
@@ -99,12 +100,21 @@ pub unsafe extern "C" fn rustbtl_collective(
     let Some(&kind) = Kind::ALL.get(call.kind as usize) else { return FAILED };
     let (bytes, element) = (call.bytes, call.element.max(1));
     let of = Call { kind, size: group.size(), root: call.root, bytes, element };
-    if group.is_over_sets() {
-        return over(group, of, call);
+    let outcome = match kind.longest_by() {
+        _ if group.is_over_sets() => over(group, of, call),
+        Some(by) => varying(group, of, by, call),
+        None => inside(group, of, call),
+    };
+    if outcome != BELOW && SLOW_PATH.load(Ordering::Relaxed) & WINDOWS != 0 {
+        // Rule 3 of a replay. Only now: others need what this member does in the call.
+        wait::wait_while_held(shared());
     }
-    if let Some(by) = kind.longest_by() {
-        return varying(group, of, by, call);
-    }
+    outcome
+}
+
+/// One whose members are of one set.
+#[inline]
+fn inside(group: &mut Group, of: Call, call: &CollectiveCall) -> i32 {
     let Some(plan) = Plan::new(of) else { return BELOW };
     if SLOW_PATH.load(Ordering::Relaxed) != 0 {
         act(call.tag);

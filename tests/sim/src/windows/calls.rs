@@ -8,6 +8,7 @@ use super::{BASE, numbers};
 use crate::host::Buffer;
 use crate::model::{Message, Pattern, Sent, content_digest};
 use crate::nondet_calls::fold;
+use crate::options::Planted;
 use crate::process::{Open, Process, Shared};
 use crate::script::Request;
 use rustbtl_fragments::ids::*;
@@ -67,6 +68,8 @@ pub struct InCalls {
     done: usize,
     waits: Vec<Wait>,
     counted: bool,
+    /// In a barrier: so many members know that all are here.
+    told: usize,
     own: u64,
     receives: Vec<Request>,
 }
@@ -185,7 +188,7 @@ impl Process {
         name: ContextId,
         call: &Call,
     ) {
-        self.program.calls.counted = false;
+        (self.program.calls.counted, self.program.calls.told) = (false, 0);
         let value = self.program.digest ^ (window as u64) << 32;
         let last = self.program.fetched.last;
         let rank = |to: u32| CommRank(to);
@@ -197,7 +200,7 @@ impl Process {
                 assert_eq!(rma.may_free(name), Ok(()), "no epoch is open");
                 self.begin_collective(shared, comm, |_| 0);
             }
-            Call::Barrier => self.begin_collective(shared, comm, |_| 0),
+            Call::Barrier => self.begin_barrier(shared, comm),
             &Call::Fence { no_precede, no_succeed } => {
                 let assert = FenceAssert { no_precede, no_succeed };
                 match rma.fence(name, assert) {
@@ -323,21 +326,73 @@ impl Process {
         assert_eq!(windows.rma.create(name, setup), Ok(()));
     }
 
-    /// A blocking collective in which each tells each a number.
-    fn begin_collective(&mut self, shared: &mut Shared, comm: usize, of: impl Fn(usize) -> u64) {
+    fn others(&self, shared: &Shared, comm: usize) -> impl Iterator<Item = usize> + use<> {
         let ranks = shared.script.comms[comm].members.len();
         let me = self.rank_in(shared, comm);
-        for other in (0..ranks).filter(|&other| other != me) {
-            let request = self.windows().token() - super::TOKENS / 2;
-            self.send_number(shared, comm, (me, other), of(other), request);
+        (0..ranks).filter(move |&other| other != me)
+    }
+
+    /// A blocking collective in which each tells each a number.
+    fn begin_collective(&mut self, shared: &mut Shared, comm: usize, of: impl Fn(usize) -> u64) {
+        for other in self.others(shared, comm) {
+            self.tell(shared, (comm, other), of(other));
         }
-        for other in (0..ranks).filter(|&other| other != me) {
-            let request = self.windows().token() - super::TOKENS / 2;
-            let context = shared.script.comms[comm].context.0;
-            let (source, tag) = (Some(other as u32), Some(COUNT_TAG));
-            self.program.calls.receives.push(request);
-            self.receive(shared, comm, Pattern { context, source, tag }, 8, request);
+        for other in self.others(shared, comm) {
+            self.expect(shared, (comm, other));
         }
+    }
+
+    /// A collective in which others go on because of what one of them does after he has waited,
+    /// while he still waits for more: all tell the first one that they are here, and he tells them
+    /// that all are, one after the other; they answer.
+    fn begin_barrier(&mut self, shared: &mut Shared, comm: usize) {
+        if self.rank_in(shared, comm) > 0 {
+            self.tell(shared, (comm, 0), 0);
+            return self.expect(shared, (comm, 0));
+        }
+        for other in self.others(shared, comm) {
+            self.expect(shared, (comm, other));
+        }
+    }
+
+    /// Is the barrier over?
+    fn barrier_is_over(&mut self, shared: &mut Shared, comm: usize) -> bool {
+        // Rule 3 is about what the program sees, not about what a call does inside.
+        let held = shared.options.planted == Some(Planted::WindowBarrierHeld);
+        while !self.program.calls.counted {
+            if held && self.holds(shared) || self.sum().is_none() {
+                return false;
+            }
+            if self.rank_in(shared, comm) > 0 {
+                self.tell(shared, (comm, 0), 0);
+                self.program.calls.counted = true;
+                break;
+            }
+            let told = self.program.calls.told;
+            self.program.calls.told += 1;
+            match self.others(shared, comm).nth(told) {
+                Some(next) => {
+                    self.tell(shared, (comm, next), 0);
+                    self.expect(shared, (comm, next));
+                }
+                None => self.program.calls.counted = true,
+            }
+        }
+        !self.holds(shared)
+    }
+
+    fn expect(&mut self, shared: &mut Shared, (comm, from): (usize, usize)) {
+        let request = self.windows().token() - super::TOKENS / 2;
+        let context = shared.script.comms[comm].context.0;
+        let (source, tag) = (Some(from as u32), Some(COUNT_TAG));
+        self.program.calls.receives.push(request);
+        self.receive(shared, comm, Pattern { context, source, tag }, 8, request);
+    }
+
+    fn tell(&mut self, shared: &mut Shared, (comm, to): (usize, usize), number: u64) {
+        let request = self.windows().token() - super::TOKENS / 2;
+        let me = self.rank_in(shared, comm);
+        self.send_number(shared, comm, (me, to), number, request);
     }
 
     fn send_number(
@@ -367,11 +422,15 @@ impl Process {
         self.post_send(shared, (comm, to as u32), &message, false, (Buffer(request), 8));
     }
 
-    /// The sum of what the others said, when all have.
+    /// The sum of what the others said, when all have, and the program may go on.
     fn collected(&mut self, shared: &Shared) -> Option<u64> {
+        if self.holds(shared) { None } else { self.sum() }
+    }
+
+    fn sum(&mut self) -> Option<u64> {
         let open = &self.program.open;
         let all = self.program.calls.receives.iter().all(|request| !open.contains_key(request));
-        if !all || self.holds(shared) {
+        if !all {
             return None;
         }
         let mut sum = 0u64;
@@ -390,7 +449,6 @@ impl Process {
         name: ContextId,
         call: &Call,
     ) -> bool {
-        let _ = comm;
         if let &Call::Fence { no_precede, no_succeed } = call
             && !self.program.calls.counted
         {
@@ -426,7 +484,7 @@ impl Process {
                 assert_eq!(GUARDED, COUNTERS[0] + 2);
                 assert_eq!(found, counters, "counters of window {window} at {}", self.me);
             }
-            Call::Barrier if self.collected(shared).is_none() => return false,
+            Call::Barrier if !self.barrier_is_over(shared, comm) => return false,
             Call::Fence { .. } | Call::Complete | Call::UnlockAll | Call::FlushAll => {
                 self.synchronized(window, None);
             }

@@ -350,8 +350,9 @@ impl Made {
         Some((origin, calls))
     }
 
-    /// What each rank calls at the end of a round.
-    pub fn end(&mut self) -> Vec<Vec<Call>> {
+    /// What each rank calls at the end of a round. `rush`: who comes out of a barrier acts at once
+    /// on the window of the first one, who may still be in it.
+    pub fn end(&mut self, rush: Option<&mut Prng>) -> Vec<Vec<Call>> {
         let mut calls = vec![Vec::new(); self.ranks];
         for (origin, call) in core::mem::take(&mut self.planned) {
             calls[origin].push(call);
@@ -368,6 +369,18 @@ impl Made {
                 calls.push(Call::ReadSlots { expected: self.slots[&rank].clone() });
                 let expected = self.active.get(&rank).copied().unwrap_or(0);
                 calls.push(Call::ReadCounter { expected });
+            }
+        }
+        if let (Mode::LockAll(_) | Mode::Locks, Some(prng)) = (self.mode, rush) {
+            for (rank, calls) in calls.iter_mut().enumerate() {
+                if rank > 0 && prng.chance(70) {
+                    let (to, counter, exclusive) = (0, prng.below(2), prng.chance(50));
+                    self.counters.entry(0).or_default()[counter] += 1;
+                    calls.push(Call::Lock { to, exclusive, mode: LockMode::Deferred });
+                    calls.push(Call::FetchAdd { to, cell: COUNTERS[counter] });
+                    calls.push(Call::Unlock { to });
+                }
+                calls.push(Call::Barrier);
             }
         }
         calls
