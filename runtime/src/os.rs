@@ -184,10 +184,14 @@ pub fn kill(pid: Pid, signal: i32) {
 
 /// The process that started another one, 0 if that is not known.
 pub fn parent_of(pid: Pid) -> Pid {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat_field(pid, 1).and_then(|pid| pid.parse().ok()).unwrap_or(0)
+}
+
+/// A field of a process' stat in proc(5), counted from 0 behind its name: state, parent, …
+pub fn stat_field(pid: Pid, index: usize) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name, in parentheses, may hold anything.
-    let fields = status.rsplit_once(')').map_or("", |(_, fields)| fields);
-    fields.split_whitespace().nth(1).and_then(|pid| pid.parse().ok()).unwrap_or(0)
+    text.rsplit_once(')')?.1.split_whitespace().nth(index).map(ToOwned::to_owned)
 }
 
 /// The unit of processor times in proc(5).

@@ -42,9 +42,7 @@ pub fn end(pid: Pid) {
 }
 
 fn state(pid: Pid) -> Option<char> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok().filter(|_| pid > 0)?;
-    // The name before it may hold anything.
-    text.rsplit_once(") ")?.1.chars().next()
+    os::stat_field(pid, 0).filter(|_| pid > 0)?.chars().next()
 }
 
 /// Whom a process has started.
