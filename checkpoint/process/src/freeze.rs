@@ -15,6 +15,7 @@ mod changes;
 mod describe;
 mod descriptors;
 mod failure;
+mod file_reader;
 mod freezer;
 pub mod got;
 mod huge_pages;

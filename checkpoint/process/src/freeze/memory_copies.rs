@@ -8,6 +8,7 @@
 use super::FreezeOptions;
 use super::descriptors::KnownDescriptor;
 use super::failure::{FreezeFailure, Name};
+use super::file_reader::FileReader;
 use crate::mmap_vec::{Description, MmapVec};
 use crate::proc_files::{self, MapLine};
 use crate::raw::{self, Errno};
@@ -111,32 +112,32 @@ impl MemoryCopies {
         Ok(())
     }
 
-    /// The whole content of an open file.
+    /// The content of an open file, without its holes.
     fn file(&mut self, file: &KnownDescriptor, description: &mut Description) -> Result<(), Errno> {
         // SAFETY: all of its fields are numbers.
         let mut stat: libc::stat = unsafe { core::mem::zeroed() };
         raw::fill(libc::SYS_fstat, [file.fd as usize, 0, 0, 0, 0], 1, &mut stat)?;
         let size = stat.st_size as u64;
-        let bytes = size.next_multiple_of(PAGE);
-        let mut copy = 0;
-        if size > 0 {
-            let at = raw::map(bytes as usize)?;
-            self.ranges.push((at.addr(), at.addr() + bytes as usize));
+        let mut describe = |offset, bytes, copy| {
+            let (device, inode) = (file.device, file.inode);
+            SharedRun { device, inode, offset, bytes, copy }.encode(description);
+        };
+        // How large it is.
+        describe(size.next_multiple_of(PAGE), 0, 0);
+        let reader = FileReader::new(file.fd);
+        let mut begin = 0;
+        while let Some(data) = reader.next_data(begin, size)? {
+            let pages = data.start / PAGE * PAGE..data.end.next_multiple_of(PAGE);
+            let bytes = (pages.end - pages.start) as usize;
+            let at = raw::map(bytes)?;
+            self.ranges.push((at.addr(), at.addr() + bytes));
             // SAFETY: fresh memory of that size, which nothing else refers to yet.
-            let buffer = unsafe { core::slice::from_raw_parts_mut(at, bytes as usize) };
-            let mut done = 0;
-            while done < size as usize {
-                match raw::read_at(file.fd, &mut buffer[done..], done as u64) {
-                    Ok(0) => break,
-                    Ok(count) => done += count,
-                    Err(Errno(libc::EINTR)) => {}
-                    Err(errno) => return Err(errno),
-                }
-            }
-            copy = at.addr() as u64;
+            let buffer = unsafe { core::slice::from_raw_parts_mut(at, bytes) };
+            let count = (data.end - pages.start) as usize;
+            reader.read(&mut buffer[..count], pages.start)?;
+            describe(pages.start, bytes as u64, at.addr() as u64);
+            begin = pages.end;
         }
-        let (device, inode) = (file.device, file.inode);
-        SharedRun { device, inode, offset: 0, bytes, copy }.encode(description);
         Ok(())
     }
 

@@ -19,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#define FAR (1LL << 40)
 #define MUST(what) do { if (!(what)) { \
     printf("line %d: %s failed: %s\n", __LINE__, #what, strerror(errno)); exit(1); } } while (0)
 
@@ -67,6 +68,10 @@ int main(int argc, char **argv)
     char name[] = "/tmp/unnamed-XXXXXX";
     int unnamed = mkstemp(name);
     MUST(unnamed > 0 && unlink(name) == 0 && write(unnamed, "nobody", 6) == 6);
+    char other[] = "/tmp/sparse-XXXXXX"; /* nearly all of it is a hole: nobody could read it */
+    int sparse = mkstemp(other);
+    MUST(sparse > 0 && unlink(other) == 0 && write(sparse, "begin", 5) == 5);
+    MUST(pwrite(sparse, "middle", 6, FAR - 3) == 6 && ftruncate(sparse, 2 * FAR + 7) == 0);
     int memory = memfd_create("memory", 0);
     MUST(memory > 0 && ftruncate(memory, 3 << 12) == 0);
     char *seen = mmap(NULL, 3 << 12, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
@@ -161,6 +166,10 @@ int main(int argc, char **argv)
     memset(text, 0, sizeof text);
     MUST(lseek(unnamed, 0, SEEK_CUR) == 6 && pread(unnamed, text, 100, 0) == 6);
     MUST(!strcmp(text, "nobody"));
+    memset(text, 0, sizeof text);
+    MUST(lseek(sparse, 0, SEEK_CUR) == 5 && pread(sparse, text, 6, FAR - 3) == 6);
+    MUST(!strcmp(text, "middle") && pread(sparse, text, 9, 2 * FAR) == 7 && text[0] == 0);
+    MUST(pread(sparse, text, 5, 0) == 5 && !strncmp(text, "begin", 5));
     MUST(!strcmp(twice, "seen twice") && (strcpy(twice, "both"), !strcmp(seen + 4096, "both")));
     MUST(pread(memory, text, 5, 4096) == 5 && !strcmp(text, "both"));
     struct stat stat;
