@@ -255,7 +255,7 @@ fn logging_is_suspended_until_the_next_checkpoint_of_the_set() {
     let resumed = CheckpointScheduler::resumed(config(), &SETS, &checkpoints.state(), 0);
     assert!(resumed.is_suspended(SetId(0)));
     run(&mut checkpoints, &[(3, demand(0), "begin Set 2 of 0")]);
-    refused(&mut checkpoints, SuspensionRefusal::CheckpointUnderWay);
+    refused(&mut checkpoints, SuspensionRefusal::SnapshotsUnderWay);
     run(
         &mut checkpoints,
         &[
@@ -278,12 +278,26 @@ fn logging_is_suspended_until_the_next_checkpoint_of_the_set() {
         ],
     );
     assert_eq!(alone(&checkpoints, 0), [3], "not 1: what it lacks is in no log");
+    // While images are stored it may be suspended: that checkpoint does not end it.
+    run(&mut checkpoints, &[(9, demand(0), "begin Set 4 of 0"), (9, frozen(0, 4), "")]);
+    refused(&mut checkpoints, SuspensionRefusal::SnapshotsUnderWay);
     run(
         &mut checkpoints,
         &[
-            (10, suspend(0), "suspend 0 before 4"),
+            (9, frozen(1, 4), ""),
+            (9, suspend(0), "suspend 0 before 5"),
+            (9, stored(0, 4), ""),
+            (9, stored(1, 4), "commit 4 of 0"),
+            (9, Input::Committed { checkpoint: 4 }, "complete 4 after 0"),
+        ],
+    );
+    assert!(checkpoints.is_suspended(SetId(0)));
+    run(
+        &mut checkpoints,
+        &[
+            (10, suspend(0), "suspend 0 before 5"),
             (11, Input::RankFailed { rank: PeerId(0) }, ""),
-            (12, Input::GlobalRollback { checkpoint: 1 }, "drop 3"),
+            (12, Input::GlobalRollback { checkpoint: 1 }, "drop 3, drop 4"),
         ],
     );
     assert_eq!(alone(&checkpoints, 0), [1], "all have gone back: the logs of 1 are whole");

@@ -273,8 +273,8 @@ impl fmt::Display for AbortReason {
 pub enum SuspensionRefusal {
     /// There is no global checkpoint that all ranks could be rolled back to instead.
     NoGlobalCheckpoint,
-    /// A checkpoint of the set is under way: when it is complete the logs are trimmed anyway.
-    CheckpointUnderWay,
+    /// Snapshots for a checkpoint of the set are being taken.
+    SnapshotsUnderWay,
     /// The set is being rolled back, or is in MPI_Finalize.
     NotRunning,
 }
@@ -283,7 +283,7 @@ impl fmt::Display for SuspensionRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoGlobalCheckpoint => "there is no global checkpoint to roll back to",
-            Self::CheckpointUnderWay => "a checkpoint of it is under way",
+            Self::SnapshotsUnderWay => "snapshots of it are being taken",
             Self::NotRunning => "it is being rolled back, or is in MPI_Finalize",
         })
     }

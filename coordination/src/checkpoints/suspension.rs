@@ -5,6 +5,7 @@
 //! to the youngest global checkpoint, whose images hold whole logs.
 
 use super::io::SuspensionRefusal;
+use super::tables::{ActiveCheckpoint, Phase};
 use super::{CheckpointScheduler, Output, SchedulerError};
 use rustbtl_fragments::ids::SetId;
 
@@ -20,8 +21,11 @@ impl CheckpointScheduler {
         if self.globals.is_empty() {
             return refused(SuspensionRefusal::NoGlobalCheckpoint);
         }
-        if self.checkpoints.values().any(|checkpoint| checkpoint.sets.contains(&id)) {
-            return refused(SuspensionRefusal::CheckpointUnderWay);
+        // One whose snapshots are all taken changes nothing: it began before, and while it is stored
+        // a log may grow beyond any budget.
+        let is_taken = |of: &ActiveCheckpoint| of.phase >= Phase::Storing && !of.exit;
+        if self.checkpoints.values().any(|of| of.sets.contains(&id) && !is_taken(of)) {
+            return refused(SuspensionRefusal::SnapshotsUnderWay);
         }
         // No checkpoint that is to come can have a snapshot from before.
         set.alone_from = self.next_checkpoint;
