@@ -264,6 +264,21 @@ pub unsafe extern "C" fn rustbtl_complete_held(operation: *mut Operation) {
     }
 }
 
+/// Does a replay of windows hold what the program waits for?
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_holds() -> i32 {
+    let windows = SLOW_PATH.load(Ordering::Relaxed) & WINDOWS != 0;
+    i32::from(windows && shared().enter().host.windows.holds)
+}
+
+/// Wait until it does not.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_wait_while_held() {
+    if SLOW_PATH.load(Ordering::Relaxed) & WINDOWS != 0 {
+        wait::wait_while_held(shared());
+    }
+}
+
 /// Wait for an operation on the stack.
 ///
 /// # Safety

@@ -333,6 +333,7 @@ typedef struct rustbtl_glue {
     /* The same for an operation in a request, from the program's thread, where there are no others,
      * if nothing can call back into Rust meanwhile. 0: something could, nothing has happened. */
     int32_t (*complete_now)(rustbtl_operation_t *op);
+    int32_t (*is_step)(rustbtl_operation_t *op); /* in a request: of a nonblocking collective? */
     /* Packed bytes [offset, offset + bytes) of a send's memory to `into`. */
     void (*pack)(void *convertor, uint64_t offset, uint8_t *into, uint64_t bytes);
     /* The reverse, for a receive. */
@@ -372,7 +373,7 @@ typedef struct rustbtl_glue {
     void (*verbose)(int32_t level, const char *line);
 } rustbtl_glue_t;
 
-_Static_assert(sizeof(rustbtl_glue_t) == 160, "mirrored in component/src/ffi/table.rs");
+_Static_assert(sizeof(rustbtl_glue_t) == 168, "mirrored in component/src/ffi/table.rs");
 
 /* ---- implemented in Rust -------------------------------------------------------------------- */
 
@@ -414,6 +415,9 @@ void rustbtl_release(rustbtl_operation_t *op);
 /* An operation of a request that a collective of ours waits for is not complete: if a replay holds
  * that from the program, it is now. */
 void rustbtl_complete_held(rustbtl_operation_t *op);
+/* Not 0: a replay of windows holds what the program waits for (rule 3, docs/adr/0037). */
+int32_t rustbtl_holds(void);
+void rustbtl_wait_while_held(void);
 /* Wait for an operation on the stack. RUSTBTL_PENDING (only with threads): wait elsewhere. */
 int32_t rustbtl_wait(rustbtl_operation_t *op);
 /* RUSTBTL_PROBE_*; `how`: a sum of RUSTBTL_PROBE_CLAIM and the like. */
@@ -581,6 +585,7 @@ _Static_assert(sizeof(rustbtl_collective_t) == 88, "mirrored in component/src/ff
 #define RUSTBTL_COLLECTIVES_SET 1  /* all: its members are of one set */
 #define RUSTBTL_COLLECTIVES_SETS 2 /* barrier, bcast, reduce, allreduce: of several sets */
 int32_t rustbtl_collectives_may(void *comm, uint32_t size, uint32_t ranks_max);
+void rustbtl_collective_begins(int32_t tag); /* Open MPI's nonblocking; tag: of a blocking one */
 void *rustbtl_collectives_make(const rustbtl_collective_setup_t *setup);
 void rustbtl_collectives_free(void *group);
 int32_t rustbtl_collective(void *group, const rustbtl_collective_t *call);

@@ -78,6 +78,7 @@ int mca_vprotocol_correlated_publish(const uint8_t *endpoint, size_t bytes);
 /* The functions behind rustbtl_glue_t. */
 void rustbtl_glue_complete(rustbtl_operation_t *op);
 int32_t rustbtl_glue_complete_now(rustbtl_operation_t *op);
+int32_t rustbtl_glue_is_step(rustbtl_operation_t *op);
 void rustbtl_glue_pack(void *convertor, uint64_t offset, uint8_t *into, uint64_t bytes);
 void rustbtl_glue_unpack(void *convertor, uint64_t offset, const uint8_t *from, uint64_t bytes);
 void rustbtl_glue_resolve(void *handle, uint32_t rank, int32_t local, rustbtl_name_t *name);
@@ -125,6 +126,8 @@ void mca_vprotocol_correlated_requests_close(void);
 void mca_vprotocol_correlated_outcomes_open(void);
 extern const rustbtl_interposed_t mca_vprotocol_correlated_interposed[];
 int mca_vprotocol_correlated_get_status(MPI_Request request, int *flag, MPI_Status *status);
+/* There are windows. */
+void mca_vprotocol_correlated_outcomes_with_windows(void);
 void mca_vprotocol_correlated_outcomes_close(void);
 mca_vprotocol_correlated_request_t *
 mca_vprotocol_correlated_request_new(mca_vprotocol_correlated_kind_t kind, void *buffer,

@@ -400,8 +400,8 @@ static int enable(mca_coll_base_module_t *super, ompi_communicator_t *comm)
         .size = (uint32_t) ompi_comm_size(comm),
         .ranks_max = mca_vprotocol_correlated_collectives_ranks_max,
     };
-    module->group = rustbtl_collectives_make(&setup);
-    if (NULL == module->group) {
+    if (NULL != module->super.coll_barrier
+        && NULL == (module->group = rustbtl_collectives_make(&setup))) {
         return OMPI_ERR_OUT_OF_RESOURCE;
     }
     /* What is below would be destroyed when ours takes its place. */
@@ -413,6 +413,13 @@ static int enable(mca_coll_base_module_t *super, ompi_communicator_t *comm)
     }
     CORRELATED_EACH_COLLECTIVE(KEEP)
 #undef KEEP
+    /* Intercommunicators have not all of them. */
+#define CLEAR(name)                                                                                \
+    if (NULL == module->below.coll_##name) {                                                       \
+        module->super.coll_##name = NULL;                                                          \
+    }
+    CORRELATED_EACH_NONBLOCKING_COLLECTIVE(CLEAR)
+#undef CLEAR
     return OMPI_SUCCESS;
 }
 
@@ -423,19 +430,35 @@ static int init_query(bool progress_threads, bool mpi_threads)
     return OMPI_SUCCESS;
 }
 
-/* The same at all members: it depends on the map of sets, and a parameter. */
+/* Are windows of this job replayed, so that nonblocking collectives are to be counted? */
+static bool counts_nonblocking(void)
+{
+    return mca_vprotocol_correlated_one_sided && NULL != getenv("RUSTBTL_GUARDIAN_FD");
+}
+
+/* Which blocking collectives are ours: RUSTBTL_COLLECTIVES_*. The same at all members: it depends
+ * on the map of sets, and parameters. */
+static int32_t blocking_ones(ompi_communicator_t *comm, uint32_t size)
+{
+    if (!mca_vprotocol_correlated_collectives || OMPI_COMM_IS_INTER(comm) || 2 > size) {
+        return RUSTBTL_COLLECTIVES_NONE;
+    }
+    int32_t which = rustbtl_collectives_may(comm, size,
+                                            mca_vprotocol_correlated_collectives_ranks_max);
+    return RUSTBTL_COLLECTIVES_SETS == which && !mca_vprotocol_correlated_collectives_over_sets
+               ? RUSTBTL_COLLECTIVES_NONE : which;
+}
+
 static mca_coll_base_module_t *comm_query(ompi_communicator_t *comm, int *priority)
 {
     uint32_t size = (uint32_t) ompi_comm_size(comm);
     *priority = -1;
-    if (mca_vprotocol_correlated_pml.pml_isend != mca_pml.pml_isend || OMPI_COMM_IS_INTER(comm)
-        || 2 > size) {
+    if (mca_vprotocol_correlated_pml.pml_isend != mca_pml.pml_isend) {
         return NULL;
     }
-    int32_t which = rustbtl_collectives_may(comm, size,
-                                            mca_vprotocol_correlated_collectives_ranks_max);
-    if (RUSTBTL_COLLECTIVES_NONE == which
-        || (RUSTBTL_COLLECTIVES_SETS == which && !mca_vprotocol_correlated_collectives_over_sets)) {
+    int32_t which = blocking_ones(comm, size);
+    bool counts = counts_nonblocking() && (2 <= size || OMPI_COMM_IS_INTER(comm));
+    if (RUSTBTL_COLLECTIVES_NONE == which && !counts) {
         return NULL;
     }
     mca_coll_correlated_module_t *module = OBJ_NEW(mca_coll_correlated_module_t);
@@ -444,6 +467,12 @@ static mca_coll_base_module_t *comm_query(ompi_communicator_t *comm, int *priori
     }
     *priority = PRIORITY;
     module->super.coll_module_enable = enable;
+    if (counts) {
+        mca_coll_correlated_nonblocking(&module->super);
+    }
+    if (RUSTBTL_COLLECTIVES_NONE == which) {
+        return &module->super;
+    }
     if (RUSTBTL_COLLECTIVES_SETS == which) {
         module->super.coll_allreduce = allreduce;
         module->super.coll_barrier = barrier;
@@ -488,7 +517,7 @@ static bool is_wanted(const char *list)
 
 void mca_coll_correlated_open(void)
 {
-    if (!mca_vprotocol_correlated_collectives
+    if (!(mca_vprotocol_correlated_collectives || counts_nonblocking())
         || !is_wanted(mca_vprotocol_correlated_selection("coll"))) {
         return;
     }

@@ -41,9 +41,35 @@ typedef struct {
     DO(reduce_scatter)                                                                             \
     DO(scatterv)
 
+#define CORRELATED_EACH_NONBLOCKING_COLLECTIVE(DO)                                                 \
+    DO(iallgather)                                                                                 \
+    DO(iallgatherv)                                                                                \
+    DO(iallreduce)                                                                                 \
+    DO(ialltoall)                                                                                  \
+    DO(ialltoallv)                                                                                 \
+    DO(ialltoallw)                                                                                 \
+    DO(ibarrier)                                                                                   \
+    DO(ibcast)                                                                                     \
+    DO(iexscan)                                                                                    \
+    DO(igather)                                                                                    \
+    DO(igatherv)                                                                                   \
+    DO(ineighbor_allgather)                                                                        \
+    DO(ineighbor_allgatherv)                                                                       \
+    DO(ineighbor_alltoall)                                                                         \
+    DO(ineighbor_alltoallv)                                                                        \
+    DO(ineighbor_alltoallw)                                                                        \
+    DO(ireduce)                                                                                    \
+    DO(ireduce_scatter)                                                                            \
+    DO(ireduce_scatter_block)                                                                      \
+    DO(iscan)                                                                                      \
+    DO(iscatter)                                                                                   \
+    DO(iscatterv)
+
+/* Those of which ours knows what is below. */
 #define CORRELATED_EACH_COLLECTIVE(DO)                                                             \
     CORRELATED_EACH_EQUAL_COLLECTIVE(DO)                                                           \
-    CORRELATED_EACH_VARYING_COLLECTIVE(DO)
+    CORRELATED_EACH_VARYING_COLLECTIVE(DO)                                                         \
+    CORRELATED_EACH_NONBLOCKING_COLLECTIVE(DO)
 
 static inline mca_coll_correlated_module_t *correlated_collectives(mca_coll_base_module_t *module)
 {
@@ -113,5 +139,7 @@ static inline int correlated_buffer_close(correlated_buffer_t *buffer, int rc, b
 /* vprotocol_correlated_collectives_varying.c: for Rust; and fills in its functions. */
 int32_t mca_coll_correlated_pack(void *buffers);
 void mca_coll_correlated_varying(mca_coll_base_module_t *module);
+/* vprotocol_correlated_collectives_nonblocking.c: fills in its functions. */
+void mca_coll_correlated_nonblocking(mca_coll_base_module_t *module);
 
 #endif

@@ -129,6 +129,7 @@ mca_pml_base_module_t mca_vprotocol_correlated_pml = {
 static const rustbtl_glue_t glue = {
     .complete = rustbtl_glue_complete,
     .complete_now = rustbtl_glue_complete_now,
+    .is_step = rustbtl_glue_is_step,
     .pack = rustbtl_glue_pack,
     .unpack = rustbtl_glue_unpack,
     .resolve = rustbtl_glue_resolve,

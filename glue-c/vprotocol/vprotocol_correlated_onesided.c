@@ -309,6 +309,7 @@ static int component_select(struct ompi_win_t *win, void **base, size_t size, in
     if (NULL == window) {
         return OMPI_ERR_OUT_OF_RESOURCE;
     }
+    mca_vprotocol_correlated_outcomes_with_windows();
     int rc = ompi_comm_dup(comm, &window->comm);
     if (OMPI_SUCCESS != rc) {
         window->comm = NULL;

@@ -35,12 +35,29 @@ static uint32_t active_of_program(size_t count, ompi_request_t **requests)
     return of_program ? active : 0;
 }
 
+/* Is it of a collective, or of a communicator that is made by collectives? Their messages are not
+ * held by a replay of windows (component/src/engine/shared.rs): what the program sees of it is. */
+static inline bool is_made_of_steps(const ompi_request_t *request)
+{
+    return OMPI_REQUEST_COLL == request->req_type || OMPI_REQUEST_COMM == request->req_type;
+}
+
+static inline bool is_complete(const ompi_request_t *request)
+{
+    return REQUEST_COMPLETE(request) && !(is_made_of_steps(request) && 0 != rustbtl_holds());
+}
+
 static void wait_for(size_t count, ompi_request_t **requests)
 {
+    bool steps = false;
     for (size_t i = 0; i < count; i++) {
         if (OMPI_REQUEST_INACTIVE != requests[i]->req_state) {
+            steps = steps || is_made_of_steps(requests[i]);
             ompi_request_wait_completion(requests[i]);
         }
+    }
+    if (steps) {
+        rustbtl_wait_while_held();
     }
 }
 
@@ -85,7 +102,7 @@ static int32_t complete_now(size_t count, ompi_request_t **requests, size_t room
     size_t found = 0;
     opal_atomic_rmb();
     for (size_t i = 0; i < count && found < room; i++) {
-        if (OMPI_REQUEST_INACTIVE != requests[i]->req_state && REQUEST_COMPLETE(requests[i])) {
+        if (OMPI_REQUEST_INACTIVE != requests[i]->req_state && is_complete(requests[i])) {
             indices[found++] = (int) i;
         }
     }
@@ -173,7 +190,7 @@ static bool all_complete(size_t count, ompi_request_t **requests)
 {
     opal_atomic_rmb();
     for (size_t i = 0; i < count; i++) {
-        if (OMPI_REQUEST_INACTIVE != requests[i]->req_state && !REQUEST_COMPLETE(requests[i])) {
+        if (OMPI_REQUEST_INACTIVE != requests[i]->req_state && !is_complete(requests[i])) {
             return false;
         }
     }
@@ -332,6 +349,37 @@ static int wait_some(size_t count, ompi_request_t **requests, int *outcount, int
     return 0 == active
         ? stock.req_wait_some(count, requests, outcount, indices, statuses)
         : some(true, count, requests, active, outcount, indices, statuses);
+}
+
+static int wait_one(ompi_request_t **request, ompi_status_public_t *status)
+{
+    bool steps = is_made_of_steps(*request);
+    int rc = stock.req_wait(request, status);
+    if (steps) {
+        rustbtl_wait_while_held();
+    }
+    return rc;
+}
+
+static int wait_all(size_t count, ompi_request_t **requests, ompi_status_public_t *statuses)
+{
+    bool steps = false;
+    for (size_t i = 0; i < count && !steps; i++) {
+        steps = is_made_of_steps(requests[i]);
+    }
+    int rc = stock.req_wait_all(count, requests, statuses);
+    if (steps) {
+        rustbtl_wait_while_held();
+    }
+    return rc;
+}
+
+void mca_vprotocol_correlated_outcomes_with_windows(void)
+{
+    if (is_installed) {
+        ompi_request_functions.req_wait = wait_one;
+        ompi_request_functions.req_wait_all = wait_all;
+    }
 }
 
 /* Only in a process with a guardian: others never record. */

@@ -61,8 +61,7 @@ static uint8_t one_sided, collectives, over_sets;
 bool mca_vprotocol_correlated_one_sided = CORRELATED_HAS_OSC_PT2PT;
 uint64_t mca_vprotocol_correlated_window_mapped_max = 8 << 20;
 bool mca_vprotocol_correlated_collectives = OMPI_MAJOR_VERSION < 5;
-/* Until it has been through all tests and programs. */
-bool mca_vprotocol_correlated_collectives_over_sets = false;
+bool mca_vprotocol_correlated_collectives_over_sets = true;
 uint64_t mca_vprotocol_correlated_collectives_memory = 256ull << 20;
 uint32_t mca_vprotocol_correlated_collectives_ranks_max = 16;
 static int log_full = RUSTBTL_LOG_SUSPEND;
@@ -296,7 +295,7 @@ static void register_rest(rustbtl_config_t *c)
     flag("collectives_over_sets", &mca_vprotocol_correlated_collectives_over_sets, &over_sets, 5,
          "Barriers, bcasts, reduces and allreduces of communicators that lie in several correlated "
          "sets go over shared memory inside each set (see collectives), and by messages between "
-         "them. New, so off.");
+         "them. Off: over Open MPI's own components.");
     (void) bytes("collectives_memory", &mca_vprotocol_correlated_collectives_memory, 6,
           "Shared memory in bytes that the collectives of all communicators of a process may use "
           "(see collectives). Communicators that find none left use messages.");

@@ -3,6 +3,7 @@
  */
 #include "vprotocol_correlated.h"
 
+#include "ompi/mca/coll/base/coll_tags.h"
 #include "ompi/mca/pml/base/pml_base_bsend.h"
 
 static opal_free_list_t free_requests;
@@ -382,6 +383,12 @@ static __attribute__((noinline)) int32_t wake(ompi_wait_sync_t *sync, int error)
 {
     wait_sync_update(sync, 1, error);
     return 1;
+}
+
+int32_t rustbtl_glue_is_step(rustbtl_operation_t *op)
+{
+    int tag = of_operation(op)->tag;
+    return MCA_COLL_BASE_TAG_NONBLOCKING_BASE >= tag && MCA_COLL_BASE_TAG_NONBLOCKING_END <= tag;
 }
 
 int32_t rustbtl_glue_complete_now(rustbtl_operation_t *op)

@@ -86,12 +86,30 @@ impl Shared {
         let mut entered = entered;
         loop {
             if entered.host.windows.holds {
-                return;
+                return self.deliver_steps(entered);
             }
             let next: Option<Op> = entered.host.done.pop_front();
             drop(entered);
             let Some(op) = next else { return };
             // SAFETY: the operation is complete and its fields are filled; C may call back.
+            unsafe { (self.glue.complete)(op.as_ptr()) };
+            entered = self.enter();
+        }
+    }
+
+    /// Steps of nonblocking collectives are not held: others wait for the next one. What the
+    /// program waits for is the collective's request: C holds that.
+    #[cold]
+    fn deliver_steps(&'static self, entered: EngineGuard) {
+        let mut entered = entered;
+        loop {
+            // SAFETY: an operation of C's that is not told yet; this does not call back.
+            let is_step =
+                |op: &Op| op.in_request() && unsafe { (self.glue.is_step)(op.as_ptr()) } != 0;
+            let Some(at) = entered.host.done.iter().position(is_step) else { return };
+            let Some(op) = entered.host.done.remove(at) else { return };
+            drop(entered);
+            // SAFETY: as in `deliver_all`.
             unsafe { (self.glue.complete)(op.as_ptr()) };
             entered = self.enter();
         }

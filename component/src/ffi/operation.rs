@@ -1,7 +1,9 @@
 //! An operation of Open MPI's, as the engine sees it: the memory to send from or receive into, and
 //! the token that comes back when it is complete. All three are the same pointer.
 
-use crate::ffi::table::{CANCELLED, OF_WINDOW, ON_STACK, Operation, STATE_COMPLETE, TRUNCATED};
+use crate::ffi::table::{
+    CANCELLED, IN_REQUEST, OF_WINDOW, ON_STACK, Operation, STATE_COMPLETE, TRUNCATED,
+};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use memoffset::offset_of;
@@ -58,6 +60,11 @@ impl Op {
     #[inline]
     pub fn on_stack(&self) -> bool {
         self.get().kind == ON_STACK
+    }
+
+    /// Is it a part of an MPI request?
+    pub fn in_request(&self) -> bool {
+        self.get().kind == IN_REQUEST
     }
 
     /// Is it of a message of one-sided communication that Rust has made?

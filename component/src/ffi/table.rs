@@ -305,6 +305,8 @@ pub struct Glue {
     /// The same for an operation in a request that nobody wants to be called for; 0: it is not one,
     /// nothing has happened. The program's thread, without others; does not call back.
     pub complete_now: unsafe extern "C" fn(*mut Operation) -> i32,
+    /// Is an operation in a request a step of a nonblocking collective?
+    pub is_step: unsafe extern "C" fn(*mut Operation) -> i32,
     /// Packed bytes of a send's memory: convertor, offset, into, bytes.
     pub pack: unsafe extern "C" fn(*mut c_void, u64, *mut u8, u64),
     /// The reverse: convertor, offset, from, bytes.
@@ -351,7 +353,7 @@ pub struct Glue {
     pub verbose: unsafe extern "C" fn(i32, *const c_char),
 }
 
-const_assert_eq!(size_of::<Glue>(), 160);
+const_assert_eq!(size_of::<Glue>(), 168);
 
 /// Which counter a performance variable shows, in the order of `enum rustbtl_pvar`.
 pub const PVARS: usize = 15;

@@ -24,19 +24,18 @@ const OFF: Side = Side {
     threads: false,
 };
 
-/// Everything on, with collectives over several sets.
-const OVER_SETS: Side = Side {
-    name: "over-sets",
-    kind: Kind::Defaults(&[("vprotocol_correlated_collectives_over_sets", "1")]),
+/// Everything on, as it comes: with collectives over several sets.
+const OVER_SETS: Side = Side { name: "over-sets", kind: Kind::Defaults(&[]), threads: false };
+
+/// Everything on, but these, which are Open MPI's.
+const OFF_PROTECTED: Side = Side {
+    name: "protected-messages",
+    kind: Kind::Defaults(&[("vprotocol_correlated_collectives_over_sets", "0")]),
     threads: false,
 };
 
-/// Everything on, but collectives, which are Open MPI's.
-const OFF_PROTECTED: Side = Side {
-    name: "protected-messages",
-    kind: Kind::Defaults(&[("vprotocol_correlated_collectives", "0")]),
-    threads: false,
-};
+/// Names and sizes, over several sets.
+const BETWEEN: &[&str] = &["barrier,bcast,allreduce,reduce", "8,1024,4096,16384,65536"];
 
 /// All of them; none has a bare side.
 pub fn experiments() -> Vec<Experiment> {
@@ -50,15 +49,16 @@ pub fn experiments() -> Vec<Experiment> {
     };
     let shared = ["barrier,allreduce", "8,1024,65536"].as_slice();
     let shared = Program::Own("collectives", shared);
-    let between = ["barrier,bcast,allreduce,reduce", "8,1024,16384"].as_slice();
+    // Several nodes, everything on: more ranks than processors.
+    let between = |name, shape| Experiment {
+        shape,
+        sides: &[STOCK, OFF_PROTECTED, OVER_SETS],
+        program: Program::Own("collectives", BETWEEN),
+        ..of(name, &[])
+    };
     vec![
-        // Two nodes, everything on: four ranks on two processors.
-        Experiment {
-            shape: (2, 2),
-            sides: &[STOCK, OFF_PROTECTED, OVER_SETS],
-            program: Program::Own("collectives", between),
-            ..of("collectives-nodes", &[])
-        },
+        between("collectives-nodes", (2, 2)),
+        between("collectives-three-nodes", (3, 2)),
         // Four ranks on two processors.
         Experiment { shape: (1, 4), program: shared, ..of("collectives-shared", &[]) },
         of("collectives-small", &["barrier,bcast,rate,allreduce,reduce,alltoall,allgather", "8"]),
@@ -98,17 +98,6 @@ pub fn rows() -> Vec<Row> {
         ("collectives-nonblocking", "ibcast", 8, 1.00),
         ("collectives-nonblocking", "iallreduce", 8, 1.00),
     ];
-    const BETWEEN: [Line; 9] = [
-        ("collectives-nodes", "barrier", 0, 0.80),
-        ("collectives-nodes", "allreduce", 8, 0.80),
-        ("collectives-nodes", "bcast", 1024, 0.80),
-        ("collectives-nodes", "bcast", 8, 0.80),
-        ("collectives-nodes", "bcast", 16384, 0.80),
-        ("collectives-nodes", "reduce", 8, 0.80),
-        ("collectives-nodes", "reduce", 16384, 0.80),
-        ("collectives-nodes", "allreduce", 1024, 0.80),
-        ("collectives-nodes", "allreduce", 16384, 0.80),
-    ];
     let mut rows = Vec::new();
     let mut add = |title, lines: &[Line], sides, side: &Side| {
         for &(experiment, metric, size, goal) in lines {
@@ -117,8 +106,30 @@ pub fn rows() -> Vec<Row> {
         }
     };
     add("collectives inside a set", &OF_OWN, "own / stock", &OWN);
-    add("collectives between two nodes, everything on", &BETWEEN, "on / stock", &OVER_SETS);
     add("nonblocking collectives inside a node", &NONBLOCKING, "own / stock", &OWN);
+    for (title, experiment) in [
+        ("collectives between two nodes, everything on", "collectives-nodes"),
+        ("collectives between three nodes, everything on", "collectives-three-nodes"),
+    ] {
+        rows.extend(between(title, experiment));
+    }
+    rows
+}
+
+/// Against stock, and against what they would be without.
+fn between(title: &'static str, experiment: &'static str) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (sides, other, goal) in
+        [("on / stock", STOCK.name, 0.80), ("on / off", OFF_PROTECTED.name, 1.00)]
+    {
+        for metric in BETWEEN[0].split(',') {
+            let sizes = if metric == "barrier" { "0" } else { BETWEEN[1] };
+            for size in sizes.split(',').filter_map(|size| size.parse().ok()) {
+                let part = against(title, experiment, Unit::Us, (sides, OVER_SETS.name, other));
+                rows.push(part.labelled(metric, size, Goal::AtMost(goal)));
+            }
+        }
+    }
     rows
 }
 

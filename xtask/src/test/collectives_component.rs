@@ -14,16 +14,14 @@ use crate::paths;
 
 /// Collectives are ours.
 pub const OPTIONS: [&str; 3] = ["--mca", "vprotocol_correlated_collectives", "1"];
-/// Also those over several sets.
-const OVER_SETS: [&str; 3] = ["--mca", "vprotocol_correlated_collectives_over_sets", "1"];
+/// But for those over several sets.
+const NOT_OVER_SETS: [&str; 3] = ["--mca", "vprotocol_correlated_collectives_over_sets", "0"];
 /// They find no memory, and use messages.
 pub const MESSAGES: [&str; 3] = ["--mca", "vprotocol_correlated_collectives_memory", "0"];
 /// They are Open MPI's.
 const OFF: [&str; 3] = ["--mca", "vprotocol_correlated_collectives", "0"];
 /// Wherever a set is restored, it does as if it lay on several nodes.
 const PARTED: [&str; 2] = ["--env", "RUSTBTL_PART_COLLECTIVES=1"];
-const OVER_SETS_PARTED: [&str; 5] =
-    [OVER_SETS[0], OVER_SETS[1], OVER_SETS[2], PARTED[0], PARTED[1]];
 
 /// Every bit of every result is in the hash.
 pub const COLLECTIVES: Program = Program {
@@ -39,14 +37,15 @@ const NODE: &[&str] = &["--kill-node-after-checkpoint", "1@1"];
 /// What happens, where, and what else is set.
 type Case = (&'static str, Shape, &'static [&'static str], &'static [&'static str]);
 
-const CASES: [Case; 8] = [
+const CASES: [Case; 9] = [
     ("a rank", (2, 2), RANK, &[]),
-    ("over sets, rank 0", (2, 3), RANK_ZERO, &OVER_SETS),
+    ("rank 0", (2, 3), RANK_ZERO, &[]),
     ("a node", (2, 2), NODE, &[]),
-    ("over sets, a node of three", (3, 2), NODE, &OVER_SETS),
-    ("over sets, a rank of a set of one", (2, 1), RANK_ONE, &OVER_SETS),
+    ("a node of three", (3, 2), NODE, &[]),
+    ("not over sets, a node of three", (3, 2), NODE, &NOT_OVER_SETS),
+    ("a rank of a set of one", (2, 1), RANK_ONE, &[]),
     ("a rank, onto several nodes", (2, 2), RANK, &PARTED),
-    ("over sets, a node, onto several nodes", (2, 3), NODE, &OVER_SETS_PARTED),
+    ("a node, onto several nodes", (2, 3), NODE, &PARTED),
     ("a rank, by messages", (2, 2), RANK, &MESSAGES),
 ];
 
@@ -61,7 +60,7 @@ pub fn tasks(tasks: &mut Vec<Task<'_>>, needs: &'static [&'static str], long: bo
             mpi::run_some(tier, &Over::Collectives(options), |name| long || uses_them(name));
         }
         let over_sets = |name: &str| long || ["coll_over_sets", "coll_churn"].contains(&name);
-        mpi::run_some(tier, &Over::Collectives(&OVER_SETS), over_sets);
+        mpi::run_some(tier, &Over::Collectives(&NOT_OVER_SETS), over_sets);
     }));
     tasks.push(Task::new("own collectives: choice", Load::Jobs, needs, choice));
     tasks.push(Task::new("own collectives: rollback", Load::Jobs, needs, rollback));
@@ -142,7 +141,7 @@ fn answer(shape: Shape, options: &[&str]) -> Result<String> {
 /// Folding order is a function of the call.
 fn same_bits() -> Result<()> {
     for shape in [(1, 3), (2, 2), (3, 2)] {
-        for over in [&[][..], &OVER_SETS] {
+        for over in [&[][..], &NOT_OVER_SETS] {
             let memory = answer(shape, over)?;
             let messages = answer(shape, &[over, &MESSAGES].concat())?;
             if memory != messages {

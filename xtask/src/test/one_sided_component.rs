@@ -38,6 +38,16 @@ pub const TABLE: Program = hash("a table of columns", "window_table.c", 40);
 /// A 3-D FFT over puts, by fence, post and flush in turn; 1, 2, 4, 8 or 16 ranks.
 pub const TRANSPOSE: Program = hash("a transpose", "window_transpose.c", 120);
 
+/// What a nonblocking collective tells, and windows (docs/adr/0041).
+const AFTER_NONBLOCKING: Program = Program {
+    name: "after a nonblocking collective",
+    what: What::Hash {
+        source: "window_after.c",
+        iterations: 300,
+        arguments: &["GATE", "nonblocking"],
+    },
+};
+
 const fn hash(name: &'static str, source: &'static str, iterations: u64) -> Program {
     Program { name, what: What::Hash { source, iterations, arguments: &["GATE"] } }
 }
@@ -53,13 +63,13 @@ struct Case {
 }
 
 const RANK: &[&str] = &["--kill-rank-after-checkpoint", "3@1"];
-/// The same; barriers go over memory inside each set.
-const RANK_OVER_SETS: &[&str] = &[
+/// The same; barriers over several sets are Open MPI's.
+const RANK_NOT_OVER_SETS: &[&str] = &[
     "--kill-rank-after-checkpoint",
     "3@1",
     "--mca",
     "vprotocol_correlated_collectives_over_sets",
-    "1",
+    "0",
 ];
 const RANK_ZERO: &[&str] = &["--kill-rank-after-checkpoint", "0@1"];
 const NODE: &[&str] = &["--kill-node-after-checkpoint", "1@1"];
@@ -76,7 +86,7 @@ const ALL_SETS: &[&str] = &[
     "2@1",
 ];
 
-const CASES: [Case; 16] = [
+const CASES: [Case; 17] = [
     Case { what: "fence", program: &WINDOW, shape: (2, 2), faults: RANK, sets: 1 },
     Case { what: "fence, a node", program: &WINDOW, shape: (3, 1), faults: NODE, sets: 1 },
     Case { what: "post and start", program: &HALO, shape: (2, 2), faults: RANK, sets: 1 },
@@ -93,10 +103,17 @@ const CASES: [Case; 16] = [
     Case { what: "derived types, a node", program: &TABLE, shape: (3, 1), faults: NODE, sets: 1 },
     Case { what: "transpose", program: &TRANSPOSE, shape: (2, 2), faults: RANK, sets: 1 },
     Case {
-        what: "transpose, collectives over sets",
+        what: "after nonblocking ones",
+        program: &AFTER_NONBLOCKING,
+        shape: (2, 2),
+        faults: RANK_ZERO,
+        sets: 1,
+    },
+    Case {
+        what: "transpose, no collectives over sets",
         program: &TRANSPOSE,
         shape: (2, 2),
-        faults: RANK_OVER_SETS,
+        faults: RANK_NOT_OVER_SETS,
         sets: 1,
     },
 ];

@@ -150,6 +150,15 @@ fn varying(group: &mut Group, of: Call, by: Kind, call: &CollectiveCall) -> i32 
     Plan::new(Call { bytes, ..of }).map_or(BELOW, |plan| group.run(&plan, call))
 }
 
+/// A nonblocking one of Open MPI's begins, with the tag of a blocking one. Its messages count
+/// nothing: most leave at some later moment.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_collective_begins(tag: i32) {
+    if SLOW_PATH.load(Ordering::Relaxed) != 0 {
+        act(tag);
+    }
+}
+
 /// A collective is one action of the program, however its data travels, and posts what a replay has
 /// put off, as a message does.
 #[cold]
