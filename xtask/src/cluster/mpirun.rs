@@ -22,6 +22,9 @@ const COMPONENT_PATH: &str = "mca_base_component_path";
 /// so on standard error.
 const IPV6_OFF: [&str; 2] = ["btl_tcp_disable_family", "6"];
 
+/// With these, mpirun starts jobs for root, too.
+const ALSO_ROOT: [&str; 2] = ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"];
+
 /// No rank runs on mpirun's node.
 const NOT_WITH_MPIRUN: (&str, &str) = ("rmaps_base_no_schedule_local", "1");
 
@@ -119,9 +122,7 @@ fn for_slurm(options: &ClusterOptions, stage: &Stage) -> Vec<(String, OsString)>
     let path = env::var_os("PATH").unwrap_or_default();
     let path = env::join_paths([paths::mca()].into_iter().chain(env::split_paths(&path)));
     set.extend(path.map(|path| ("PATH".into(), path)));
-    for name in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
-        set.push((name.into(), "1".into()));
-    }
+    set.extend(ALSO_ROOT.map(|name| (name.into(), "1".into())));
     let defaults = [
         (COMPONENT_PATH, component_path(options).into()),
         ("orte_tmpdir_base", stage.node_tmp().into_os_string()),
@@ -143,6 +144,7 @@ fn for_script(options: &ClusterOptions, stage: &Stage) -> Vec<(String, OsString)
         ("MPIRUN_OPTIONS".into(), words.join(OsStr::new(" "))),
         ("XTASK".into(), env::current_exe().unwrap_or_default().into()),
     ];
+    set.extend(ALSO_ROOT.map(|name| (name.into(), "1".into())));
     set.extend(debian::variables().map(|(name, value)| (name.into(), value)));
     set
 }

@@ -16,7 +16,7 @@ use crate::error::{Context, Result, failure};
 use crate::{build, paths, run, sys};
 
 pub use enter::{enter, storage, target};
-pub use make::make;
+pub use make::{made, make};
 
 /// The command line of `cargo xtask debian-tree`.
 #[derive(Args)]
