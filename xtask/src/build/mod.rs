@@ -120,7 +120,7 @@ impl Component {
         self.project.is_empty()
     }
 
-    /// The file that is loaded, where it is installed. PRRTE finds components in the folders that
+    /// The name of the file that is loaded. PRRTE finds components in the folders that
     /// PMIx searches, under PMIx's name.
     pub fn installed_name(&self) -> String {
         let project = if self.is_openmpis() { "" } else { "pmix_" };
@@ -129,7 +129,7 @@ impl Component {
 
     /// The file that Open MPI loads.
     pub fn file(&self) -> PathBuf {
-        paths::mca().join(format!("{}{}.so", self.project, self.name))
+        paths::mca().join(self.installed_name())
     }
 }
 

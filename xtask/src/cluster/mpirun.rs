@@ -13,7 +13,7 @@ use super::options::ClusterOptions;
 use super::stage::Stage;
 use super::{environment, failpoint, network, slurm};
 use crate::error::{Context, Result};
-use crate::{debian, install, paths, sys};
+use crate::{build, debian, install, paths, sys};
 
 /// The parameter that says where components are.
 const COMPONENT_PATH: &str = "mca_base_component_path";
@@ -57,7 +57,7 @@ fn defaults(
     if options.tag_output && !has_prrte {
         set.push(("orte_tag_output", "1".into()));
     }
-    if options.root.is_some() {
+    if has_prrte && options.openmpi.is_none() {
         set.push((IPV6_OFF[0], IPV6_OFF[1].into()));
     }
     if options.crowded() {
@@ -85,8 +85,16 @@ fn defaults(
 
 /// Is this Open MPI 5.0, whose mpirun is PRRTE's?
 fn has_prrte(options: &ClusterOptions) -> bool {
-    options.root.is_some()
-        || options.openmpi.as_ref().is_some_and(|prefix| prefix.join("bin/prterun").exists())
+    match &options.openmpi {
+        Some(prefix) => prefix.join("bin/prterun").exists(),
+        None => options.root.is_some() || is_installed_with_prrte(options),
+    }
+}
+
+/// Is the Open MPI of this machine, which the cluster uses, 5.0?
+pub fn is_installed_with_prrte(options: &ClusterOptions) -> bool {
+    let installed = options.openmpi.is_none() && options.root.is_none() && !options.slurm;
+    installed && build::openmpi::has_prrte().unwrap_or(false)
 }
 
 /// What PRRTE, which has parameters of its own, must know of the emulation.
