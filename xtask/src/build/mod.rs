@@ -223,6 +223,9 @@ fn build_all(options: &BuildOptions) -> Result<()> {
     if !options.debug && debug_mark().exists() {
         fs::remove_file(debug_mark()).context(|| debug_mark().display().to_string())?;
     }
+    if let Some(remark) = openmpi::remark()? {
+        eprintln!("xtask: {remark}");
+    }
     let kind = if options.debug { "without optimisation" } else { "optimised" };
     eprintln!("xtask: built {} ({kind}) from {}", paths::mca().display(), source());
     Ok(())

@@ -10,7 +10,9 @@ use super::mpi::{self, InTree, Over};
 use super::scratch::Scratch;
 use super::summary::Tier;
 use super::trees::recovery;
-use super::{local_storage, lost_output, node_failure, one_sided_component, signals, spare_nodes};
+use super::{
+    errors, local_storage, lost_output, node_failure, one_sided_component, signals, spare_nodes,
+};
 use crate::debian;
 use crate::error::{Context, Result, fail};
 use crate::{paths, run};
@@ -52,6 +54,9 @@ pub fn run(tier: &mut Tier, long: bool) {
     spare_nodes::run_over(tier, &over, usize::MAX);
     lost_output::run_over(tier, &over);
     signals::suspended_over(tier, &over);
+    tier.check("another release of Open MPI is refused", || {
+        errors::other_release(program("tests/mpi/ring.c", &over)?.as_ref(), &over)
+    });
     mpi::run_over(tier, &Over::Debian(InTree { three_nodes: long, ..InTree::new(tree) }));
     if long {
         let own = Over::Debian(InTree { one_sided: true, ..InTree::new(tree) });
