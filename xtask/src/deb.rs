@@ -149,13 +149,9 @@ fn needed(folder: &Path) -> Result<Vec<String>> {
             let mut query = Command::new("dpkg-query");
             // A file has several names where /lib is a link.
             let owners = run::output(query.arg("-S").arg(format!("*/{name}")))?;
-            let same =
-                |file: &str| Path::new(file).canonicalize().ok() == library.canonicalize().ok();
-            let pairs = owners.lines().filter_map(|line| line.rsplit_once(": "));
-            let owner = pairs
-                .filter(|(_, file)| same(file))
-                .filter_map(|(names, _)| names.split(':').next());
-            packages.extend(owner.map(str::to_string));
+            let same = |file: &Path| file.canonicalize().ok() == library.canonicalize().ok();
+            let found = owners.lines().filter_map(owner_in).filter(|(_, file)| same(file));
+            packages.extend(found.map(|(package, _)| package));
         }
     }
     let (major, minor) = libc;
@@ -164,6 +160,13 @@ fn needed(folder: &Path) -> Result<Vec<String>> {
         _ => package,
     };
     Ok(packages.into_iter().map(named).collect())
+}
+
+/// The package, and its file, in a line of `dpkg-query -S`, which also names diversions.
+fn owner_in(line: &str) -> Option<(String, &Path)> {
+    let (packages, file) = line.rsplit_once(": ")?;
+    let package = packages.split([':', ',']).next().filter(|name| !name.contains(' '))?;
+    Some((package.to_string(), Path::new(file)))
 }
 
 /// The newest version of glibc among symbols.
@@ -285,6 +288,14 @@ mod tests {
         let control = control_file("libopenmpi3", "0.2", "4.1.4-3+b1", "amd64", &more);
         let wanted = "libopenmpi3 (>= 4.1.4), libopenmpi3 (<< 4.1.4+), libc6 (>= 2.34)\n";
         assert!(control.contains(&format!("Depends: openmpi-bin, {wanted}")), "{control}");
+    }
+
+    #[test]
+    fn an_owner_is_no_diversion() {
+        let owner = |line| owner_in(line).map(|(package, _)| package);
+        assert_eq!(owner("libc6:amd64: /lib64/ld.so").as_deref(), Some("libc6"));
+        assert_eq!(owner("libm1, libm2: /lib/libm.so").as_deref(), Some("libm1"));
+        assert_eq!(owner("diversion by libc6 from: /lib64/ld.so"), None);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Dropped into Debian 13's own Open MPI 5.0: installed as users and administrators do, in a tree
 //! of its packages, and taken back; jobs over it that lose programs, nodes, or everything.
 
+use std::env;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -15,7 +17,7 @@ use super::{
 };
 use crate::debian;
 use crate::error::{Context, Result, fail};
-use crate::{paths, run};
+use crate::{paths, run, setup};
 
 /// What is done in the tree, on one node, with a private layer above it.
 const SCRIPTS: [(&str, &str); 5] = [
@@ -59,6 +61,7 @@ pub fn run(tier: &mut Tier, long: bool) {
     });
     mpi::run_over(tier, &Over::Debian(InTree { three_nodes: long, ..InTree::new(tree) }));
     if long {
+        tier.check("packages for both: lintian finds no error", || without_errors(tree));
         let own = Over::Debian(InTree { one_sided: true, ..InTree::new(tree) });
         one_sided_component::run_over(tier, &own);
     }
@@ -83,6 +86,29 @@ pub fn run_some(tier: &mut Tier) {
     recovery::run_one(tier, &over);
     spare_nodes::run_over(tier, &over, 1);
     mpi::run_some(tier, &over, |name| SOME.contains(&name));
+}
+
+/// lintian about the packages for the installed Open MPI and for the tree's.
+fn without_errors(tree: &Path) -> Result<()> {
+    setup::install(&[("lintian", "what is wrong with a Debian package")])?;
+    let scratch = Scratch::new("lintian")?;
+    let me = env::current_exe().context(|| "this program's file".into())?;
+    let words = ["deb".as_ref(), "--output".as_ref(), scratch.0.as_os_str()].map(OsStr::to_owned);
+    let inside = [&[me.clone().into_os_string()], words.as_slice()].concat();
+    let mut here = Command::new(&me);
+    here.args(&words);
+    for mut build in [here, debian::inside(tree, &inside)?] {
+        // The project has no address of its own.
+        run::output(build.env("DEBEMAIL", "somebody@debian.org"))?;
+    }
+    let files = fs::read_dir(&scratch.0).context(|| scratch.0.display().to_string())?;
+    let files: Vec<_> = files.flatten().map(|file| file.path()).collect();
+    let packages = files.iter().filter(|file| file.extension().is_some_and(|end| end == "deb"));
+    if packages.clone().count() != 2 {
+        fail!("there should be two packages: {files:?}");
+    }
+    let mut lintian = Command::new("lintian");
+    run::output(lintian.args(["--fail-on", "error", "--allow-root"]).args(packages)).map(drop)
 }
 
 fn program(source: &str, over: &Over) -> Result<String> {
