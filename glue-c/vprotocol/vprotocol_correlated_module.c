@@ -150,6 +150,25 @@ static const rustbtl_glue_t glue = {
     .verbose = rustbtl_glue_verbose,
 };
 
+/* Structures of Open MPI change within a series, too (5.0.10 has put a function into the middle of
+ * those of collectives): what was compiled for another release must not touch them. */
+static void refuse_other_release(void)
+{
+    char built[32], found[MPI_MAX_LIBRARY_VERSION_STRING];
+    int major = 0, minor = 0, release = 0, length = 0;
+    if (MPI_SUCCESS != PMPI_Get_library_version(found, &length)
+        || 3 != sscanf(found, "Open MPI v%d.%d.%d", &major, &minor, &release)
+        || (OMPI_MAJOR_VERSION == major && OMPI_MINOR_VERSION == minor
+            && OMPI_RELEASE_VERSION == release)) {
+        return; /* who does not say which it is has named himself otherwise, and is believed */
+    }
+    snprintf(built, sizeof(built), "%d.%d.%d", OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION,
+             OMPI_RELEASE_VERSION);
+    snprintf(found, sizeof(found), "%d.%d.%d", major, minor, release);
+    rustbtl_glue_help("release", built, found, NULL, NULL);
+    rustbtl_glue_abort();
+}
+
 mca_pml_base_module_t *mca_vprotocol_correlated_init(int *priority, bool progress_threads,
                                                      bool mpi_threads)
 {
@@ -160,6 +179,7 @@ mca_pml_base_module_t *mca_vprotocol_correlated_init(int *priority, bool progres
 
     *priority = mca_vprotocol_correlated_priority;
     mca_vprotocol_correlated_verbose_open();
+    refuse_other_release();
     if (correlated_ulfm_is_on()) {
         rustbtl_glue_help("ulfm", NULL, NULL, NULL, NULL);
         rustbtl_glue_abort();

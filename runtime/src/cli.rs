@@ -12,6 +12,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+#[cfg(test)]
+mod man;
+
 /// Checkpoints of running MPI jobs, and restarts from them
 #[derive(Parser)]
 #[command(name = "rustbtl", version, propagate_version = true)]

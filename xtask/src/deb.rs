@@ -1,5 +1,7 @@
 //! `cargo xtask deb`: a Debian package that puts the components into the stock installation.
 
+use std::collections::BTreeSet;
+use std::env;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -49,15 +51,17 @@ pub fn package(folder: &Path) -> Result<PathBuf> {
     }
     let programs = stage.join("usr/bin");
     fs::create_dir_all(&programs).context(|| programs.display().to_string())?;
-    symlink(inside.join(build::PROGRAM), programs.join(build::PROGRAM))
+    let program = inside.join(build::PROGRAM);
+    let below_usr = program.strip_prefix("/usr").unwrap_or(&program);
+    symlink(Path::new("..").join(below_usr), programs.join(build::PROGRAM))
         .context(|| programs.display().to_string())?;
-    let documents = stage.join("usr/share/doc").join(NAME);
-    fs::create_dir_all(&documents).context(|| documents.display().to_string())?;
-    fs::copy(paths::root().join("LICENSE"), documents.join("copyright"))
-        .context(|| documents.display().to_string())?;
+    let needed = needed(&components)?;
+    let version = version(&openmpi);
+    documents(&stage, &version)?;
+    manual(&stage)?;
     let control = stage.join("DEBIAN");
     fs::create_dir_all(&control).context(|| control.display().to_string())?;
-    let mut depends = Vec::new();
+    let mut depends = needed;
     if build::openmpi::has_prrte()? {
         let parameters = Parameters::of_system()?;
         let file = parameters.file();
@@ -71,11 +75,11 @@ pub fn package(folder: &Path) -> Result<PathBuf> {
         script(&control.join("preinst"), &before)?;
         script(&control.join("postrm"), &after)?;
     }
-    let text = control_file(&library, &openmpi, &architecture, &depends);
+    let text = control_file(&library, &version, &openmpi, &architecture, &depends);
     fs::write(control.join("control"), text).context(|| control.display().to_string())?;
 
     fs::create_dir_all(folder).context(|| folder.display().to_string())?;
-    let file = folder.join(format!("{NAME}_{}_{architecture}.deb", version(&openmpi)));
+    let file = folder.join(format!("{NAME}_{version}_{architecture}.deb"));
     let mut dpkg = Command::new("dpkg-deb");
     dpkg.args(["--build", "--root-owner-group"]).arg(&stage).arg(&file);
     run::to_stderr(&mut dpkg)?;
@@ -97,17 +101,126 @@ fn upstream(version: &str) -> &str {
 }
 
 /// Components are compiled against internals: they fit this upstream version of Open MPI only.
-fn control_file(library: &str, openmpi: &str, architecture: &str, more: &[String]) -> String {
+fn control_file(
+    library: &str,
+    version: &str,
+    openmpi: &str,
+    architecture: &str,
+    more: &[String],
+) -> String {
     let fits = upstream(openmpi);
     let more: String = more.iter().map(|package| format!(", {package}")).collect();
     format!(
-        "Package: {NAME}\nVersion: {}\nArchitecture: {architecture}\nSection: net\n\
-         Priority: optional\nMaintainer: rustbtl maintainers <rustbtl@localhost>\n\
-         Depends: {library} (>= {fits}), {library} (<< {fits}+), libc6{more}\n\
-         Description: fault tolerance for unchanged MPI programs (component of Open MPI)\n \
-         The vprotocol component \"correlated\": mpirun --mca pml v --mca vprotocol correlated\n",
-        version(openmpi)
+        "Package: {NAME}\nVersion: {version}\nArchitecture: {architecture}\nSection: net\n\
+         Priority: optional\nMaintainer: {}\n\
+         Depends: openmpi-bin, {library} (>= {fits}), {library} (<< {fits}+){more}\n\
+         Description: fault tolerance for unchanged MPI programs\n \
+         A component of Open MPI: messages of a job are logged, its processes are\n \
+         saved, and when a node fails only the ranks of that node are restarted.\n \
+         Use: mpirun --mca pml v --mca vprotocol correlated\n",
+        maintainer()
     )
+}
+
+/// Who builds the package, as Debian's own tools are told.
+fn maintainer() -> String {
+    let told = |names: &[&str]| {
+        names.iter().find_map(|name| env::var(name).ok().filter(|value| !value.is_empty()))
+    };
+    let name = told(&["DEBFULLNAME"]).unwrap_or_else(|| "rustbtl authors".into());
+    let address = told(&["DEBEMAIL", "EMAIL"]).unwrap_or_else(|| "rustbtl@localhost".into());
+    format!("{name} <{address}>")
+}
+
+/// Packages of the libraries that our files need, as the C library's version in their symbols and
+/// as dpkg say.
+fn needed(folder: &Path) -> Result<Vec<String>> {
+    let entries = fs::read_dir(folder).context(|| folder.display().to_string())?;
+    let files = entries.flatten().map(|entry| entry.path());
+    let mut packages = BTreeSet::new();
+    let mut libc = (0, 0);
+    for file in files.filter(|file| file.extension().is_none_or(|end| end == "so")) {
+        let symbols = run::output(Command::new("nm").arg("-D").arg(&file))?;
+        libc = libc.max(newest_libc(&symbols));
+        for line in run::output(Command::new("ldd").arg(&file))?.lines() {
+            let library = line.split_whitespace().find(|word| word.starts_with('/'));
+            let Some(library) = library.map(Path::new) else { continue };
+            let name = library.file_name().unwrap_or_default().to_string_lossy();
+            let mut query = Command::new("dpkg-query");
+            // A file has several names where /lib is a link.
+            let owners = run::output(query.arg("-S").arg(format!("*/{name}")))?;
+            let same = |file: &Path| file.canonicalize().ok() == library.canonicalize().ok();
+            let found = owners.lines().filter_map(owner_in).filter(|(_, file)| same(file));
+            packages.extend(found.map(|(package, _)| package));
+        }
+    }
+    let (major, minor) = libc;
+    let named = |package: String| match package.as_str() {
+        "libc6" => format!("libc6 (>= {major}.{minor})"),
+        _ => package,
+    };
+    Ok(packages.into_iter().map(named).collect())
+}
+
+/// The package, and its file, in a line of `dpkg-query -S`, which also names diversions.
+fn owner_in(line: &str) -> Option<(String, &Path)> {
+    let (packages, file) = line.rsplit_once(": ")?;
+    let package = packages.split([':', ',']).next().filter(|name| !name.contains(' '))?;
+    Some((package.to_string(), Path::new(file)))
+}
+
+/// The newest version of glibc among symbols.
+fn newest_libc(symbols: &str) -> (u32, u32) {
+    let versions = symbols.split("GLIBC_").skip(1).filter_map(|rest| {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let mut parts = rest[..end].split('.').map(|part| part.parse().ok());
+        Some((parts.next()??, parts.next()??))
+    });
+    versions.max().unwrap_or_default()
+}
+
+/// Licence and changes.
+fn documents(stage: &Path, version: &str) -> Result<()> {
+    let to = stage.join("usr/share/doc").join(NAME);
+    fs::create_dir_all(&to).context(|| to.display().to_string())?;
+    let [licence, changes] = ["LICENSE", "CHANGELOG.md"].map(|name| paths::root().join(name));
+    fs::copy(licence, to.join("copyright")).context(|| to.display().to_string())?;
+    let mut date = Command::new("date");
+    match env::var("SOURCE_DATE_EPOCH") {
+        Ok(seconds) => date.args(["-R", "-d", &format!("@{seconds}")]),
+        Err(_) => date.args(["-R", "-r"]).arg(&changes),
+    };
+    let date = run::output(date.env("LC_ALL", "C"))?;
+    let text = format!(
+        "{NAME} ({version}) unstable; urgency=medium\n\n  * What has changed is in \
+         CHANGELOG.md.gz beside this file.\n\n -- {}  {}\n",
+        maintainer(),
+        date.trim()
+    );
+    let file = to.join("changelog");
+    fs::write(&file, text).context(|| file.display().to_string())?;
+    compress(&file)?;
+    let file = to.join("CHANGELOG.md");
+    fs::copy(changes, &file).context(|| file.display().to_string())?;
+    compress(&file)
+}
+
+/// The pages of docs/man.
+fn manual(stage: &Path) -> Result<()> {
+    let (from, to) = (paths::root().join("docs/man"), stage.join("usr/share/man/man1"));
+    fs::create_dir_all(&to).context(|| to.display().to_string())?;
+    for page in fs::read_dir(&from).context(|| from.display().to_string())?.flatten() {
+        let file = to.join(page.file_name());
+        fs::copy(page.path(), &file).context(|| file.display().to_string())?;
+        compress(&file)?;
+    }
+    Ok(())
+}
+
+/// In place, with nothing in it that depends on when.
+fn compress(file: &Path) -> Result<()> {
+    run::check(Command::new("chmod").arg("0644").arg(file))?;
+    run::check(Command::new("gzip").args(["-9n"]).arg(file))
 }
 
 /// Scripts of the package: the file that another one has at this place goes aside as long as this
@@ -156,6 +269,9 @@ fn copy(file: &Path, to: &Path) -> Result<()> {
     let folder = to.parent().unwrap_or(to);
     fs::create_dir_all(folder).context(|| folder.display().to_string())?;
     fs::copy(file, to).map(drop).context(|| to.display().to_string())?;
+    if file.extension().is_none_or(|end| end == "so") {
+        run::check(Command::new("strip").arg("--strip-unneeded").arg(to))?;
+    }
     let mode = if file.extension().is_none() { "0755" } else { "0644" };
     run::check(Command::new("chmod").arg(mode).arg(to))
 }
@@ -168,9 +284,23 @@ mod tests {
     fn the_package_fits_one_upstream_version() {
         assert_eq!(upstream("4.1.4-3+b1"), "4.1.4");
         assert_eq!(upstream("1:5.0.7-1"), "5.0.7");
-        let control = control_file("libopenmpi3", "4.1.4-3+b1", "amd64", &[]);
-        assert!(
-            control.contains("Depends: libopenmpi3 (>= 4.1.4), libopenmpi3 (<< 4.1.4+), libc6")
-        );
+        let more = ["libc6 (>= 2.34)".to_string()];
+        let control = control_file("libopenmpi3", "0.2", "4.1.4-3+b1", "amd64", &more);
+        let wanted = "libopenmpi3 (>= 4.1.4), libopenmpi3 (<< 4.1.4+), libc6 (>= 2.34)\n";
+        assert!(control.contains(&format!("Depends: openmpi-bin, {wanted}")), "{control}");
+    }
+
+    #[test]
+    fn an_owner_is_no_diversion() {
+        let owner = |line| owner_in(line).map(|(package, _)| package);
+        assert_eq!(owner("libc6:amd64: /lib64/ld.so").as_deref(), Some("libc6"));
+        assert_eq!(owner("libm1, libm2: /lib/libm.so").as_deref(), Some("libm1"));
+        assert_eq!(owner("diversion by libc6 from: /lib64/ld.so"), None);
+    }
+
+    #[test]
+    fn the_newest_glibc_counts_by_numbers() {
+        assert_eq!(newest_libc("U a@GLIBC_2.4\nU b@GLIBC_2.34\nU c@GLIBC_2.2.5\n"), (2, 34));
+        assert_eq!(newest_libc("U a\n"), (0, 0));
     }
 }

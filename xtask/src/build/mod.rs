@@ -120,7 +120,7 @@ impl Component {
         self.project.is_empty()
     }
 
-    /// The file that is loaded, where it is installed. PRRTE finds components in the folders that
+    /// The name of the file that is loaded. PRRTE finds components in the folders that
     /// PMIx searches, under PMIx's name.
     pub fn installed_name(&self) -> String {
         let project = if self.is_openmpis() { "" } else { "pmix_" };
@@ -129,7 +129,7 @@ impl Component {
 
     /// The file that Open MPI loads.
     pub fn file(&self) -> PathBuf {
-        paths::mca().join(format!("{}{}.so", self.project, self.name))
+        paths::mca().join(self.installed_name())
     }
 }
 
@@ -222,6 +222,9 @@ fn build_all(options: &BuildOptions) -> Result<()> {
     }
     if !options.debug && debug_mark().exists() {
         fs::remove_file(debug_mark()).context(|| debug_mark().display().to_string())?;
+    }
+    if let Some(remark) = openmpi::remark()? {
+        eprintln!("xtask: {remark}");
     }
     let kind = if options.debug { "without optimisation" } else { "optimised" };
     eprintln!("xtask: built {} ({kind}) from {}", paths::mca().display(), source());

@@ -1,6 +1,8 @@
 //! What there is to know about the installed Open MPI.
 
 use std::collections::HashSet;
+use std::env;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -47,19 +49,51 @@ fn version_in(text: &str) -> Option<&str> {
 
 /// Is its runtime PRRTE, as in 5.0? Versions that rustbtl is not written for are refused.
 pub fn has_prrte() -> Result<bool> {
-    runtime_of(version()?)
+    runtime_of(version()?, env::var_os(ANY_RELEASE).is_some())
 }
 
-fn runtime_of(version: &str) -> Result<bool> {
+/// Releases of 5.0 whose sources were read: structures and PRRTE change within the series.
+const KNOWN_5_0: RangeInclusive<u32> = 7..=10;
+/// Those of them over which jobs were run.
+const TRIED_5_0: RangeInclusive<u32> = 7..=7;
+/// With this in the environment another release of the series is taken, too.
+const ANY_RELEASE: &str = "RUSTBTL_ANY_RELEASE";
+
+fn runtime_of(version: &str, any: bool) -> Result<bool> {
     let mut parts = version.split('.');
     match (parts.next(), parts.next()) {
         (Some("4"), Some("1")) => Ok(false),
-        (Some("5"), Some("0")) => Ok(true),
+        (Some("5"), Some("0")) => {
+            let release = parts.next().and_then(|release| release.parse::<u32>().ok());
+            if !any && !release.is_some_and(|release| KNOWN_5_0.contains(&release)) {
+                fail!(
+                    "the installed Open MPI is {version}; of 5.0 rustbtl knows 5.0.{} to 5.0.{}. \
+                     Install one of these, or put it in front in PATH; `cargo xtask ompi-tree \
+                     build` builds one. With {ANY_RELEASE}=1 this one is tried all the same",
+                    KNOWN_5_0.start(),
+                    KNOWN_5_0.end()
+                );
+            }
+            Ok(true)
+        }
         _ => fail!(
             "the installed Open MPI is {version}; rustbtl is written for 4.1 and 5.0. Install one \
              of these, or put it in front in PATH; `cargo xtask ompi-tree build` builds one"
         ),
     }
+}
+
+/// What a user should know about the version, if there is something.
+pub fn remark() -> Result<Option<String>> {
+    let version = version()?;
+    Ok((has_prrte()? && !was_tried(version)).then(|| {
+        format!("no job was ever run over Open MPI {version}: try it before you rely on it")
+    }))
+}
+
+fn was_tried(version: &str) -> bool {
+    let release = version.strip_prefix("5.0.").and_then(|rest| rest.parse::<u32>().ok());
+    release.is_some_and(|release| TRIED_5_0.contains(&release))
 }
 
 /// Where the installation was configured to live.
@@ -139,10 +173,13 @@ mod tests {
     fn a_version_that_is_not_known_is_refused_with_its_name() {
         assert_eq!(version_in("Open MPI v5.0.7\n\nhttps://x.y.z/help/\n"), Some("5.0.7"));
         assert_eq!(version_in("ompi:version:full:4.1.4\n"), Some("4.1.4"));
-        assert!(!runtime_of("4.1.8").unwrap() && runtime_of("5.0.10").unwrap());
-        for other in ["4.0.7", "5.1.0", "6.0.0a1"] {
-            assert!(runtime_of(other).unwrap_err().0.contains(other));
+        assert!(!runtime_of("4.1.8", false).unwrap() && runtime_of("5.0.10", false).unwrap());
+        for other in ["4.0.7", "5.0.6", "5.0.11", "5.0.11rc1", "5.1.0", "6.0.0a1", "6.0.0rc2"] {
+            let message = runtime_of(other, false).unwrap_err().0;
+            assert!(message.contains(other) && message.contains("ompi-tree build"), "{message}");
         }
+        assert!(runtime_of("5.0.11", true).unwrap() && runtime_of("6.0.0", true).is_err());
+        assert!(was_tried("5.0.7") && !was_tried("5.0.10") && !was_tried("5.0.11rc1"));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::options::ClusterOptions;
 use super::stage::Stage;
 use super::{environment, failpoint, network, slurm};
 use crate::error::{Context, Result};
-use crate::{debian, install, paths, sys};
+use crate::{build, debian, install, paths, sys};
 
 /// The parameter that says where components are.
 const COMPONENT_PATH: &str = "mca_base_component_path";
@@ -21,6 +21,9 @@ const COMPONENT_PATH: &str = "mca_base_component_path";
 /// Debian's Open MPI 5.0 uses IPv6. Its BTL cannot pair the addresses of emulated nodes, and says
 /// so on standard error.
 const IPV6_OFF: [&str; 2] = ["btl_tcp_disable_family", "6"];
+
+/// With these, mpirun starts jobs for root, too.
+const ALSO_ROOT: [&str; 2] = ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"];
 
 /// No rank runs on mpirun's node.
 const NOT_WITH_MPIRUN: (&str, &str) = ("rmaps_base_no_schedule_local", "1");
@@ -54,7 +57,7 @@ fn defaults(
     if options.tag_output && !has_prrte {
         set.push(("orte_tag_output", "1".into()));
     }
-    if options.root.is_some() {
+    if has_prrte && options.openmpi.is_none() {
         set.push((IPV6_OFF[0], IPV6_OFF[1].into()));
     }
     if options.crowded() {
@@ -82,8 +85,16 @@ fn defaults(
 
 /// Is this Open MPI 5.0, whose mpirun is PRRTE's?
 fn has_prrte(options: &ClusterOptions) -> bool {
-    options.root.is_some()
-        || options.openmpi.as_ref().is_some_and(|prefix| prefix.join("bin/prterun").exists())
+    match &options.openmpi {
+        Some(prefix) => prefix.join("bin/prterun").exists(),
+        None => options.root.is_some() || is_installed_with_prrte(options),
+    }
+}
+
+/// Is the Open MPI of this machine, which the cluster uses, 5.0?
+pub fn is_installed_with_prrte(options: &ClusterOptions) -> bool {
+    let installed = options.openmpi.is_none() && options.root.is_none() && !options.slurm;
+    installed && build::openmpi::has_prrte().unwrap_or(false)
 }
 
 /// What PRRTE, which has parameters of its own, must know of the emulation.
@@ -119,9 +130,7 @@ fn for_slurm(options: &ClusterOptions, stage: &Stage) -> Vec<(String, OsString)>
     let path = env::var_os("PATH").unwrap_or_default();
     let path = env::join_paths([paths::mca()].into_iter().chain(env::split_paths(&path)));
     set.extend(path.map(|path| ("PATH".into(), path)));
-    for name in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
-        set.push((name.into(), "1".into()));
-    }
+    set.extend(ALSO_ROOT.map(|name| (name.into(), "1".into())));
     let defaults = [
         (COMPONENT_PATH, component_path(options).into()),
         ("orte_tmpdir_base", stage.node_tmp().into_os_string()),
@@ -143,6 +152,7 @@ fn for_script(options: &ClusterOptions, stage: &Stage) -> Vec<(String, OsString)
         ("MPIRUN_OPTIONS".into(), words.join(OsStr::new(" "))),
         ("XTASK".into(), env::current_exe().unwrap_or_default().into()),
     ];
+    set.extend(ALSO_ROOT.map(|name| (name.into(), "1".into())));
     set.extend(debian::variables().map(|(name, value)| (name.into(), value)));
     set
 }

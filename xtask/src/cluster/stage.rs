@@ -1,5 +1,6 @@
 //! The files of a cluster, all on private mounts: they vanish with its last process.
 
+use std::env;
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -8,9 +9,9 @@ use std::path::{Path, PathBuf};
 use super::network;
 use super::nodes::Node;
 use super::options::ClusterOptions;
-use super::{rsh, slurm};
+use super::{mpirun, rsh, slurm};
 use crate::error::{Context, Result, failure};
-use crate::{debian, run, sys};
+use crate::{debian, install, paths, run, sys};
 
 /// Folders that exist on every Debian and that MPI programs have no use for; the first one that is
 /// there is covered by the cluster's files.
@@ -31,7 +32,7 @@ impl Stage {
                 .into()
         })?;
         if let Some(tree) = &options.root {
-            debian::enter(tree, &debian::storage()?)?;
+            debian::enter(tree, &debian::storage()?, &[])?;
         }
         let folder = MOUNT_POINTS.into_iter().map(PathBuf::from).find(|f| f.is_dir());
         let folder = folder.ok_or_else(|| {
@@ -53,7 +54,26 @@ impl Stage {
         if options.root.is_some() && !options.plain && !options.script {
             install()?;
         }
+        if mpirun::is_installed_with_prrte(options) && !options.script {
+            stage.cover_parameters(options)?;
+        }
         Ok(stage)
+    }
+
+    /// Names our components as they are built in PMIx's parameters, where jobs of the cluster look
+    /// for them. Nobody else sees that, and what is installed is not looked at.
+    fn cover_parameters(&self, options: &ClusterOptions) -> Result<()> {
+        let home = env::var_os("HOME").unwrap_or_default();
+        let folder = (!options.plain).then(paths::mca);
+        let files = install::Parameters::of_cluster(home.as_ref(), folder.as_deref())?;
+        for (number, (file, text)) in files.into_iter().enumerate() {
+            let cover = self.folder.join(format!("pmix-{number}.conf"));
+            fs::write(&cover, text).context(|| cover.display().to_string())?;
+            let from = cover.to_str().expect("one of our own names");
+            sys::mount(from, &file, "", libc::MS_BIND, "")
+                .context(|| format!("covering {} in the cluster", file.display()))?;
+        }
+        Ok(())
     }
 
     /// A folder that each node has for itself: Open MPI's session directories.

@@ -26,8 +26,8 @@ pub fn storage() -> Result<PathBuf> {
 }
 
 /// Makes the tree the root of this mount namespace, whose mounts are private. `storage` is covered.
-/// The current folder, the checkout, what is built and /tmp are where they are outside.
-pub fn enter(tree: &Path, storage: &Path) -> Result<()> {
+/// The current folder, the checkout, what is built, /tmp, and `more` are where they are outside.
+pub fn enter(tree: &Path, storage: &Path, more: &[PathBuf]) -> Result<()> {
     let tree = tree.canonicalize().context(|| tree.display().to_string())?;
     if !tree.join("usr/bin/mpirun").exists() && !tree.join("etc/alternatives/mpirun").exists() {
         fail!("{} is no tree with an Open MPI in it", tree.display());
@@ -55,7 +55,7 @@ pub fn enter(tree: &Path, storage: &Path) -> Result<()> {
         .context(|| format!("mounting a layer above {}", tree.display()))?;
     let machines = MACHINES.into_iter().map(PathBuf::from);
     let ours = [paths::root().to_path_buf(), paths::target(), current.clone()];
-    for folder in machines.chain(ours) {
+    for folder in machines.chain(ours).chain(more.iter().cloned()) {
         show(&folder, &root)?;
     }
     // debootstrap leaves it to an installer.

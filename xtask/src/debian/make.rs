@@ -51,6 +51,11 @@ fn place() -> Result<PathBuf> {
     Ok(cache()?.join("debian").join(format!("{SUITE}-{key}")))
 }
 
+/// The tree, if it has been made.
+pub fn made() -> Option<PathBuf> {
+    place().ok().filter(|tree| tree.is_dir())
+}
+
 /// The tree; it is made if it is not there yet.
 pub fn make() -> Result<PathBuf> {
     let tree = place()?;

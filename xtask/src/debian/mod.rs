@@ -16,7 +16,7 @@ use crate::error::{Context, Result, failure};
 use crate::{build, paths, run, sys};
 
 pub use enter::{enter, storage, target};
-pub use make::make;
+pub use make::{made, make};
 
 /// The command line of `cargo xtask debian-tree`.
 #[derive(Args)]
@@ -36,6 +36,9 @@ enum Task {
         /// The tree, if it is another one
         #[arg(long, value_name = "DIR")]
         root: Option<PathBuf>,
+        /// Show this folder of the machine inside. Several times if given several times
+        #[arg(long, value_name = "FOLDER")]
+        show: Vec<PathBuf>,
         /// The command and its arguments, after `--`
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
@@ -44,6 +47,8 @@ enum Task {
     #[command(hide = true)]
     Enter {
         tree: PathBuf,
+        #[arg(long)]
+        show: Vec<PathBuf>,
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
@@ -54,18 +59,18 @@ pub fn run(options: &DebianOptions) -> Result<()> {
     match &options.task {
         Task::Build => println!("{}", make()?.display()),
         Task::Components => components(&make()?)?,
-        Task::Run { root, command } => {
+        Task::Run { root, show, command } => {
             let tree = match root {
                 Some(root) => root.clone(),
                 None => make()?,
             };
-            run::check(&mut inside(&tree, command)?)?;
+            run::check(&mut inside_with(&tree, show, command)?)?;
         }
-        Task::Enter { tree, command } => {
+        Task::Enter { tree, show, command } => {
             let folder = enter::storage()?;
             sys::mount("", "/", "", libc::MS_REC | libc::MS_PRIVATE, "")
                 .context(|| "making the mounts private".into())?;
-            enter(tree, &folder)?;
+            enter(tree, &folder, show)?;
             let program = command[0].display();
             let failed = Command::new(&command[0]).args(&command[1..]).exec();
             return Err(failure!("starting {program} in {}: {failed}", tree.display()));
@@ -76,12 +81,20 @@ pub fn run(options: &DebianOptions) -> Result<()> {
 
 /// A command that runs inside the tree, with mounts of its own.
 pub fn inside(tree: &Path, command: &[OsString]) -> Result<Command> {
+    inside_with(tree, &[], command)
+}
+
+fn inside_with(tree: &Path, show: &[PathBuf], command: &[OsString]) -> Result<Command> {
     let me = env::current_exe().context(|| "this program's file".into())?;
     let mut unshare = Command::new("unshare");
     if sys::euid() != 0 {
         unshare.arg("--map-root-user");
     }
-    unshare.arg("--mount").arg(me).args(["debian-tree", "enter"]).arg(tree).arg("--");
+    unshare.arg("--mount").arg(me).args(["debian-tree", "enter"]).arg(tree);
+    for folder in show {
+        unshare.arg("--show").arg(folder);
+    }
+    unshare.arg("--");
     unshare.args(command).envs(variables());
     Ok(unshare)
 }

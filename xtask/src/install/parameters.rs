@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::build;
-use crate::error::{Context, Result, failure};
+use crate::error::{Context, Result, fail, failure};
 use crate::run;
 
 const PATH: &str = "mca_base_component_path";
@@ -61,6 +61,28 @@ impl Parameters {
         let text = fs::read_to_string(&self.file).context(|| self.file.display().to_string())?;
         let before = without_block(&text).map_or(Some(text), |before| before);
         Ok(with_block(before.as_deref(), &[], &[], folder))
+    }
+
+    /// The files that jobs of an emulated cluster shall see in place of those that are there: none
+    /// names an installed component of ours, and all that have a word in it name the folder.
+    pub fn of_cluster(home: &Path, folder: Option<&Path>) -> Result<Vec<(PathBuf, String)>> {
+        let systems: Vec<PathBuf> = places().into_iter().filter(|file| file.is_file()).collect();
+        if systems.is_empty() {
+            fail!(
+                "PMIx has no file of parameters, in which our components could be named: make an \
+                 empty one, as {}",
+                places().iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(" or ")
+            );
+        }
+        let own = build::component_folder()?;
+        let first: Vec<PathBuf> = has_components(&own).then_some(own).into_iter().collect();
+        let users = Some(Self::of_user(home).file).filter(|file| file.is_file());
+        let all = systems.iter().map(|file| (file, true)).chain(users.iter().map(|f| (f, false)));
+        let seen = |(file, always): (&PathBuf, bool)| {
+            let text = fs::read_to_string(file).context(|| file.display().to_string())?;
+            Ok((file.clone(), seen_in_cluster(text, always, &first, folder)))
+        };
+        all.map(seen).collect()
     }
 
     /// Where they are.
@@ -146,6 +168,18 @@ fn write(file: &Path, text: &str, mode: u32) -> Result<()> {
     let rights = rights.unwrap_or_else(|_| Permissions::from_mode(mode));
     fs::set_permissions(&temporary, rights).context(shown)?;
     fs::rename(&temporary, &file).context(shown)
+}
+
+/// The text of a file as jobs of a cluster see it. The folder is named where that counts: in a file
+/// that says where components are, and `always` in the installation's.
+fn seen_in_cluster(text: String, always: bool, first: &[PathBuf], folder: Option<&Path>) -> String {
+    let text = without_block(&text).map_or(text, |before| before.unwrap_or_default());
+    match folder {
+        Some(folder) if always || value(&text, PATH).is_some() => {
+            with_block(Some(&text), &[], first, folder)
+        }
+        _ => text,
+    }
 }
 
 /// The last value that a text has for a parameter: that one counts.
@@ -237,6 +271,21 @@ mod tests {
         assert_eq!(value(&text, PATH), Some("/mine:/home/u/.openmpi/components"));
         let again = block(Some(&text), system);
         assert_eq!(value(&again, PATH), Some("/mine:/home/u/.openmpi/components"));
+    }
+
+    #[test]
+    fn a_cluster_sees_its_own_components_only() {
+        let installed = block(Some("a = 1\n"), "mca_base_component_path = /usr/lib/pmix\n");
+        let seen = |text: &str, always, folder: Option<&str>| {
+            seen_in_cluster(text.into(), always, &[], folder.map(Path::new))
+        };
+        assert_eq!(seen(&installed, false, Some("/built")), "a = 1\n");
+        assert_eq!(seen(&installed, true, None), "a = 1\n");
+        let system = "mca_base_component_path = /usr/lib/pmix\n";
+        let text = seen(system, true, Some("/built"));
+        assert_eq!(value(&text, PATH), Some("/usr/lib/pmix:/built"));
+        let text = seen(&block(Some(system), ""), false, Some("/built"));
+        assert_eq!(value(&text, PATH), Some("/usr/lib/pmix:/built"));
     }
 
     #[test]

@@ -4,9 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use super::job::TestJob;
-use super::mpi;
+use super::mpi::{self, Over};
 use super::scratch::Scratch;
 use super::summary::Tier;
+use super::workloads;
 use crate::error::{Context, Result};
 use crate::paths;
 
@@ -41,6 +42,7 @@ pub fn run(tier: &mut Tier) {
         }
     }
     tier.check("a rank without the component", || without_component(&program));
+    tier.check("another release of Open MPI", || other_release(&program, &Over::Component));
 }
 
 fn set_file(scratch: &Scratch, name: &str, text: &str) -> Result<String> {
@@ -121,4 +123,21 @@ fn without_component(program: &Path) -> Result<()> {
     let said = outcome.said();
     let good = said.contains("ob1") || said.contains("correlated");
     outcome.must(good, "the message says neither `ob1` nor `correlated`")
+}
+
+/// What was built for this Open MPI finds itself in another one: refused, with both versions.
+pub fn other_release(program: &Path, over: &Over) -> Result<()> {
+    let scratch = Scratch::new("errors")?;
+    let library = workloads::library("other_release", &scratch)?;
+    let preload = format!("LD_PRELOAD={}", library.display());
+    let mut job = over.job(TestJob::new(2, 1, &[program])).with(&["--env", &preload]);
+    job.seconds = 60;
+    let outcome = job.run()?;
+    outcome.must(outcome.code != 0, "this job cannot work, but its exit code is 0")?;
+    outcome.must(outcome.code != 124, "this job should have ended by itself")?;
+    for word in ["another release", "This is:           9.8.7", "cargo xtask install"] {
+        outcome
+            .must(outcome.said().contains(word), &format!("the message does not say `{word}`"))?;
+    }
+    Ok(())
 }

@@ -86,7 +86,8 @@ pub struct TestOptions {
     #[arg(long, conflicts_with_all = ["fast", "protected", "trees", "slurm"])]
     rdma: bool,
     /// Only Debian 13 with its own Open MPI 5.0, in a tree of its packages, which is made once (as
-    /// root). With --long it is done, too
+    /// Only Debian 13 with its own Open MPI 5.0, in a tree of its packages, which is made once (as
+    /// root). With --long also on three nodes and with our one-sided component
     #[arg(long, conflicts_with_all = ["fast", "protected", "trees", "slurm", "rdma"])]
     debian13: bool,
     /// Only Open MPI built with rustbtl in it, one version or both; builds what was not built yet

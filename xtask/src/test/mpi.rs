@@ -38,7 +38,25 @@ pub enum Over<'a> {
     /// An Open MPI that was built with our component.
     Tree(&'a Installed),
     /// Debian 13's, in a tree of its packages, with our component installed.
-    Debian(&'a Path),
+    Debian(InTree<'a>),
+}
+
+/// How programs run in a tree of packages.
+#[derive(Clone, Copy)]
+pub struct InTree<'a> {
+    /// The tree.
+    pub root: &'a Path,
+    /// In the largest layout for one, two and three nodes; else for one and two.
+    pub three_nodes: bool,
+    /// With our own one-sided component in place of Open MPI's.
+    pub one_sided: bool,
+}
+
+impl<'a> InTree<'a> {
+    /// As jobs are by default.
+    pub fn new(root: &'a Path) -> Self {
+        InTree { root, three_nodes: false, one_sided: false }
+    }
 }
 
 impl Over<'_> {
@@ -50,7 +68,7 @@ impl Over<'_> {
     pub fn job(&self, job: TestJob) -> TestJob {
         match self {
             Over::Tree(tree) => job.with(&["--openmpi", &tree.prefix.display().to_string()]),
-            Over::Debian(root) => job.with(&["--root", &root.display().to_string()]),
+            Over::Debian(tree) => job.with(&["--root", &tree.root.display().to_string()]),
             _ => job,
         }
     }
@@ -58,14 +76,23 @@ impl Over<'_> {
     /// The layouts to try; in a tree the largest for each number of nodes.
     fn shapes(&self, header: &Header) -> Vec<(u32, u32)> {
         let all = header.shapes();
+        let most = if matches!(self, Over::Debian(tree) if tree.three_nodes) { 3 } else { 2 };
         let largest = |&(nodes, ranks): &(u32, u32)| {
-            nodes < 3 && all.iter().all(|&(n, r)| n != nodes || r <= ranks)
+            nodes <= most && all.iter().all(|&(n, r)| n != nodes || r <= ranks)
         };
         match self {
             Over::Component | Over::Protected => all,
             Over::OneSided { all_shapes: true, .. } => all,
             Over::OneSided { .. } | Over::Collectives(_) => one_sided_component::some_shapes(&all),
             Over::Tree(_) | Over::Debian(_) => all.iter().copied().filter(largest).collect(),
+        }
+    }
+
+    fn has_own_windows(&self) -> bool {
+        match self {
+            Over::OneSided { .. } => true,
+            Over::Debian(tree) => tree.one_sided,
+            _ => false,
         }
     }
 
@@ -154,7 +181,7 @@ impl Run<'_> {
             job = job.with(&["--env", variable]);
         }
         job = self.over.job(job);
-        if matches!(self.over, Over::OneSided { .. }) {
+        if self.over.has_own_windows() {
             job = job.with(&one_sided_component::OPTIONS);
         }
         if let Over::Collectives(options) = self.over {
@@ -309,7 +336,7 @@ fn compile_to(program: &Path, source: &Path, over: &Over, options: &[&str]) -> R
     let words = compiler(source).unwrap_or(&["mpicc"]);
     let mut command = match over {
         Over::Tree(tree) => tree.command(words[0]),
-        Over::Debian(root) => debian::inside(root, &[words[0].into()])?,
+        Over::Debian(tree) => debian::inside(tree.root, &[words[0].into()])?,
         _ => Command::new(words[0]),
     };
     command.args(&words[1..]).args(options).args(["-O2", "-o"]).arg(program).arg(source);

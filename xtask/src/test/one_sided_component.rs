@@ -130,7 +130,15 @@ pub fn tasks(tasks: &mut Vec<Task<'_>>, needs: &'static [&'static str], long: bo
             programs(tier, &Over::OneSided { all_shapes: false, recorded: true });
         }
     }));
-    tasks.push(Task::new("own one-sided component: rollback", Load::Jobs, needs, rollback));
+    tasks.push(Task::new("own one-sided component: rollback", Load::Jobs, needs, |tier| {
+        rollback(tier, &Over::Component);
+    }));
+}
+
+/// Another Open MPI, whose default is not our component.
+pub fn run_over(tier: &mut Tier, over: &Over) {
+    programs(tier, over);
+    rollback(tier, over);
 }
 
 /// Does this program of tests/mpi need the component?
@@ -151,19 +159,20 @@ fn programs(tier: &mut Tier, over: &Over) {
     mpi::run_some(tier, over, is_for_it);
 }
 
-fn rollback(tier: &mut Tier) {
+fn rollback(tier: &mut Tier, over: &Over) {
     for case in &CASES {
         let (nodes, ppn) = case.shape;
         let title = format!("own one-sided: rollback: {}: {nodes} × {ppn}", case.what);
-        tier.check(&title, || rolls_back_alone(case));
+        tier.check(&title, || rolls_back_alone(over, case));
     }
-    tier.check("own one-sided: rollback: dynamic: 2 × 2", dynamic);
-    tier.check("own one-sided: rollback: shared memory of two sets: 1 × 2", over_sets);
+    tier.check("own one-sided: rollback: dynamic: 2 × 2", || dynamic(over));
+    tier.check("own one-sided: rollback: shared memory of two sets: 1 × 2", || over_sets(over));
 }
 
 /// Held half-way until the sets that failed are there again; then the answer is that of an
 /// undisturbed run.
 fn survives(
+    over: &Over,
     program: &Program,
     shape: Shape,
     options: &[&str],
@@ -171,9 +180,9 @@ fn survives(
 ) -> Result<(Outcome, String)> {
     let scratch = Scratch::new("one-sided")?;
     let What::Hash { iterations, .. } = program.what else { unreachable!("all have a hash") };
-    let undisturbed = program.job(shape, iterations, &scratch)?.with(&OPTIONS).run()?;
+    let undisturbed = program.job_over(over, shape, iterations, &scratch)?.with(&OPTIONS).run()?;
     let answer = program.answer(&undisturbed, &scratch)?;
-    let job: TestJob = program.job(shape, iterations, &scratch)?.with(&OPTIONS);
+    let job: TestJob = program.job_over(over, shape, iterations, &scratch)?.with(&OPTIONS);
     let job = local_storage::plain(job.with(options), &scratch).with(&["--env", PACE]);
     let outcome = workloads::run_until(&job, &scratch, iterations / 2, || {
         replayed(&local_storage::events(&scratch).unwrap_or_default())
@@ -186,9 +195,9 @@ fn survives(
 }
 
 /// Only the sets that failed are rolled back.
-fn rolls_back_alone(case: &Case) -> Result<()> {
+fn rolls_back_alone(over: &Over, case: &Case) -> Result<()> {
     let replayed = |events: &str| local_storage::all_have_replayed(events, case.sets);
-    let (outcome, events) = survives(case.program, case.shape, case.faults, replayed)?;
+    let (outcome, events) = survives(over, case.program, case.shape, case.faults, replayed)?;
     let count = |event: &str| events.matches(&format!("\"event\":\"{event}\"")).count();
     outcome.must(count("global_rollback") == 0, "the others should go on")?;
     outcome.must(count("set_rollback") == case.sets, "only what failed should roll back")?;
@@ -197,18 +206,18 @@ fn rolls_back_alone(case: &Case) -> Result<()> {
 
 /// Ranks send addresses of memory that they allocate after their checkpoint. What they get for it
 /// is not the same after a rollback (docs/limits.md): that is noticed, and all are rolled back.
-fn dynamic() -> Result<()> {
+fn dynamic(over: &Over) -> Result<()> {
     let replayed = |events: &str| events.contains("\"set_restarted\"");
-    survives(&REGIONS, (2, 2), RANK, replayed).map(drop)
+    survives(over, &REGIONS, (2, 2), RANK, replayed).map(drop)
 }
 
 /// Memory that sets share without messages: both are rolled back (docs/adr/0037), with the same
 /// answer.
-fn over_sets() -> Result<()> {
+fn over_sets(over: &Over) -> Result<()> {
     let options =
         ["--mca", "vprotocol_correlated_sets", "core", "--kill-rank-after-checkpoint", "1@1"];
     let replayed = |events: &str| local_storage::all_have_replayed(events, 2);
-    survives(&SETS, (1, 2), &options, replayed).map(drop)
+    survives(over, &SETS, (1, 2), &options, replayed).map(drop)
 }
 
 #[cfg(test)]

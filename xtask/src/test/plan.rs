@@ -56,7 +56,7 @@ pub fn tasks(options: &TestOptions) -> Vec<Task<'_>> {
         return tasks;
     }
     if options.debian13 {
-        on_debian_13(&mut tasks);
+        on_debian_13(&mut tasks, options.long);
         return tasks;
     }
     if options.only.is_none() {
@@ -66,12 +66,13 @@ pub fn tasks(options: &TestOptions) -> Vec<Task<'_>> {
     if options.long {
         over_verbs(&mut tasks);
         programs_of_ours(&mut tasks, &RECORDED);
-        on_debian_13(&mut tasks);
+        on_debian_13(&mut tasks, true);
         trees::all(&mut tasks, None, None);
     } else if options.no_trees || options.only.is_some() {
         // What is wanted of a tree is said with --trees.
     } else {
         trees::built_before(&mut tasks);
+        tasks.push(Task::new("Debian 13", Jobs, &[COMPONENT], debian::run_some));
     }
     tasks
 }
@@ -167,8 +168,8 @@ fn over_verbs(tasks: &mut Vec<Task>) {
 }
 
 /// Dropped into the Open MPI 5.0 of another release.
-fn on_debian_13(tasks: &mut Vec<Task>) {
-    tasks.push(Task::new("Debian 13", Jobs, &[COMPONENT], debian::run));
+fn on_debian_13(tasks: &mut Vec<Task>, long: bool) {
+    tasks.push(Task::new("Debian 13", Jobs, &[COMPONENT], move |tier| debian::run(tier, long)));
 }
 
 /// What runs a tier.

@@ -8,6 +8,7 @@ use std::fs;
 
 use super::job::{Outcome, TestJob};
 use super::local_storage;
+use super::mpi::Over;
 use super::node_failure::{NOT_RECOVERED, must_be_clean};
 use super::scratch::Scratch;
 use super::storage::Storage::{self, Nodes, Shared};
@@ -22,6 +23,9 @@ const ITERATIONS: u64 = 1200;
 const SECONDS: u32 = 120;
 /// A job that hangs must not hang for long.
 const SECONDS_TO_END: u32 = 60;
+
+/// Begins the titles of cases in which a process does not go on.
+const FOR_GOOD: &str = "suspended for good";
 
 /// What must have happened before the program may end.
 #[derive(Clone, Copy, PartialEq)]
@@ -216,13 +220,7 @@ type Answers = BTreeMap<Shape, String>;
 /// Runs the tier.
 pub fn run(tier: &mut Tier) {
     let mut answers = Answers::new();
-    for (title, storage, shape, options, faults, until) in SURVIVED {
-        let title = format!("signalled: {title}: {} × {}", shape.0, shape.1);
-        tier.check(&title, || {
-            let options = options.concat();
-            survives((storage, shape), &options, faults, until, &mut answers)
-        });
-    }
+    survived(tier, &Over::Component, &mut answers, |_| true);
     let title = "signalled: a daemon whose rank handles SIGTERM and exits: 3 × 1";
     tier.check(title, || exits_on_term(&mut answers));
     for (title, faults) in ENDED {
@@ -235,12 +233,31 @@ pub fn run(tier: &mut Tier) {
     }
 }
 
-fn answer(shape: Shape, answers: &mut Answers) -> Result<String> {
+/// Of other Open MPIs: who is suspended for good.
+pub fn suspended_over(tier: &mut Tier, over: &Over) {
+    survived(tier, over, &mut Answers::new(), |title| title.starts_with(FOR_GOOD));
+}
+
+fn survived(tier: &mut Tier, over: &Over, answers: &mut Answers, wanted: fn(&str) -> bool) {
+    for (title, storage, shape, options, faults, until) in SURVIVED {
+        if !wanted(title) {
+            continue;
+        }
+        let title = format!("signalled: {title}: {} × {}", shape.0, shape.1);
+        tier.check(&title, || {
+            let options = options.concat();
+            survives(over, (storage, shape), &options, faults, until, answers)
+        });
+    }
+}
+
+fn answer(over: &Over, shape: Shape, answers: &mut Answers) -> Result<String> {
     if let Some(answer) = answers.get(&shape) {
         return Ok(answer.clone());
     }
     let scratch = Scratch::new("signals")?;
-    let answer = RING.answer(&RING.job(shape, ITERATIONS, &scratch)?.run()?, &scratch)?;
+    let job = RING.job_over(over, shape, ITERATIONS, &scratch)?;
+    let answer = RING.answer(&job.run()?, &scratch)?;
     answers.insert(shape, answer.clone());
     Ok(answer)
 }
@@ -263,15 +280,17 @@ fn ignores(signal: i32) -> bool {
 }
 
 fn survives(
+    over: &Over,
     (storage, shape): (Storage, Shape),
     options: &[&str],
     faults: &[&str],
     until: Until,
     answers: &mut Answers,
 ) -> Result<()> {
-    let known = answer(shape, answers)?;
+    let known = answer(over, shape, answers)?;
     let scratch = Scratch::new("signals")?;
-    let job = storage.with(RING.job(shape, ITERATIONS, &scratch)?, &scratch)?.with(options);
+    let job = RING.job_over(over, shape, ITERATIONS, &scratch)?;
+    let job = storage.with(job, &scratch)?.with(options);
     let mut job = with_faults(job, faults);
     job.seconds = SECONDS;
     // A daemon takes two seconds to end its ranks, and who is in MPI_Finalize by then cannot be
@@ -312,7 +331,8 @@ fn exits_on_term(answers: &mut Answers) -> Result<()> {
     let library = workloads::library("exit_on_term", &scratch)?;
     let preload = format!("LD_PRELOAD={}", library.display());
     let faults = ["checkpoint_completed@1=TERM/daemon:1"];
-    survives((Shared, (3, 1)), &["--env", &preload], &faults, Recovered(1), answers)
+    let options = ["--env", &preload];
+    survives(&Over::Component, (Shared, (3, 1)), &options, &faults, Recovered(1), answers)
 }
 
 /// The job does not end by itself. It ends soon, with an error, and nothing of it stays.

@@ -1,5 +1,8 @@
 # What the scripts in this folder use. XTASK, MPIRUN_OPTIONS, RING and LONG are given.
 
+# What was put into files is shown where a script ends early.
+trap 'code=$?; [ $code = 0 ] || tail -n 20 said out complained 2> none; exit $code' EXIT
+
 # Everything that an installation could have changed: names, owners, rights, contents.
 state() {
     for folder in /etc /home /root /usr/bin /usr/lib /var/lib/dpkg; do

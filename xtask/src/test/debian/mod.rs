@@ -1,19 +1,23 @@
 //! Dropped into Debian 13's own Open MPI 5.0: installed as users and administrators do, in a tree
 //! of its packages, and taken back; jobs over it that lose programs, nodes, or everything.
 
+use std::env;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use super::job::TestJob;
-use super::mpi::{self, Over};
+use super::mpi::{self, InTree, Over};
 use super::scratch::Scratch;
 use super::summary::Tier;
 use super::trees::recovery;
-use super::{local_storage, lost_output, node_failure, spare_nodes};
+use super::{
+    errors, local_storage, lost_output, node_failure, one_sided_component, signals, spare_nodes,
+};
 use crate::debian;
 use crate::error::{Context, Result, fail};
-use crate::{paths, run};
+use crate::{paths, run, setup};
 
 /// What is done in the tree, on one node, with a private layer above it.
 const SCRIPTS: [(&str, &str); 5] = [
@@ -27,8 +31,11 @@ const SCRIPTS: [(&str, &str); 5] = [
 /// What all of them use.
 const COMMON: &str = include_str!("common.sh");
 
-/// Runs the tier.
-pub fn run(tier: &mut Tier) {
+/// Of our programs some are enough where this is one tier of many.
+const SOME: [&str; 5] = ["ring", "halo", "wildcards", "coll_all", "rma_active"];
+
+/// Runs the tier. With `long` our programs also run on three nodes, and over our own windows.
+pub fn run(tier: &mut Tier, long: bool) {
     let mut made = debian::make();
     let passed = tier.check("a tree of its packages", || {
         made.as_ref().map(drop).map_err(|failure| crate::error::Failure(failure.0.clone()))
@@ -41,14 +48,67 @@ pub fn run(tier: &mut Tier) {
     for (title, script) in SCRIPTS {
         tier.check(title, || in_tree(tree, script));
     }
-    let over = Over::Debian(tree);
-    tier.check("jobs run over our component: 1 to 3 nodes", || is_ours(tree));
+    let over = Over::Debian(InTree::new(tree));
+    tier.check("jobs run over our component: 1 to 3 nodes", || is_ours(tree, &[1, 2, 3]));
     recovery::run(tier, &over);
     node_failure::guardians_over(tier, &over);
     local_storage::run_over(tier, &over);
     spare_nodes::run_over(tier, &over, usize::MAX);
     lost_output::run_over(tier, &over);
-    mpi::run_over(tier, &over);
+    signals::suspended_over(tier, &over);
+    tier.check("another release of Open MPI is refused", || {
+        errors::other_release(program("tests/mpi/ring.c", &over)?.as_ref(), &over)
+    });
+    mpi::run_over(tier, &Over::Debian(InTree { three_nodes: long, ..InTree::new(tree) }));
+    if long {
+        tier.check("packages for both: lintian finds no error", || without_errors(tree));
+        let own = Over::Debian(InTree { one_sided: true, ..InTree::new(tree) });
+        one_sided_component::run_over(tier, &own);
+    }
+}
+
+/// What a normal run does where there is a tree.
+pub fn run_some(tier: &mut Tier) {
+    let Some(tree) = debian::made() else {
+        tier.skip(
+            "Debian 13: `cargo xtask test --debian13` or --long makes a tree of its packages (as \
+             root, from Debian's archive: minutes, and 700 MB), which then stays",
+        );
+        return;
+    };
+    if !tier.check("components for its Open MPI", || debian::components(&tree)) {
+        return;
+    }
+    let (title, script) = SCRIPTS[0];
+    tier.check(title, || in_tree(&tree, script));
+    let over = Over::Debian(InTree::new(&tree));
+    tier.check("jobs run over our component: 2 nodes", || is_ours(&tree, &[2]));
+    recovery::run_one(tier, &over);
+    spare_nodes::run_over(tier, &over, 1);
+    mpi::run_some(tier, &over, |name| SOME.contains(&name));
+}
+
+/// lintian about the packages for the installed Open MPI and for the tree's.
+fn without_errors(tree: &Path) -> Result<()> {
+    setup::install(&[("lintian", "what is wrong with a Debian package")])?;
+    let scratch = Scratch::new("lintian")?;
+    let me = env::current_exe().context(|| "this program's file".into())?;
+    let words = ["deb".as_ref(), "--output".as_ref(), scratch.0.as_os_str()].map(OsStr::to_owned);
+    let inside = [&[me.clone().into_os_string()], words.as_slice()].concat();
+    let mut here = Command::new(&me);
+    here.args(&words);
+    for mut build in [here, debian::inside(tree, &inside)?] {
+        // The project has no address of its own.
+        run::output(build.env("DEBEMAIL", "somebody@debian.org"))?;
+    }
+    let files = fs::read_dir(&scratch.0).context(|| scratch.0.display().to_string())?;
+    let files: Vec<_> = files.flatten().map(|file| file.path()).collect();
+    let packages = files.iter().filter(|file| file.extension().is_some_and(|end| end == "deb"));
+    if packages.clone().count() != 2 {
+        fail!("there should be two packages: {files:?}");
+    }
+    let mut lintian = Command::new("lintian");
+    run::output(lintian.args(["--fail-on", "error", "--allow-root"]).args(packages)).map(drop)
 }
 
 fn program(source: &str, over: &Over) -> Result<String> {
@@ -59,7 +119,7 @@ fn program(source: &str, over: &Over) -> Result<String> {
 /// Runs a script as process of the first node: it fails where its exit code is not 0.
 fn in_tree(tree: &Path, script: &str) -> Result<()> {
     let scratch = Scratch::new("debian")?;
-    let over = Over::Debian(tree);
+    let over = Over::Debian(InTree::new(tree));
     let common = scratch.0.join("common.sh");
     fs::write(&common, COMMON).context(|| common.display().to_string())?;
     let text = format!(". ./common.sh\n{script}");
@@ -75,10 +135,10 @@ fn in_tree(tree: &Path, script: &str) -> Result<()> {
 }
 
 /// Every rank writes a report, and the result is that of a job of stock Open MPI.
-fn is_ours(tree: &Path) -> Result<()> {
-    let over = Over::Debian(tree);
+fn is_ours(tree: &Path, numbers: &[u32]) -> Result<()> {
+    let over = Over::Debian(InTree::new(tree));
     let ring = program("tests/mpi/ring.c", &over)?;
-    for nodes in 1..=3 {
+    for &nodes in numbers {
         let scratch = Scratch::new("debian")?;
         let stock = over.job(TestJob::new(nodes, 2, &[&ring])).with(&["--plain"]).run()?;
         stock.must(stock.code == 0 && stock.stdout.contains("HASH"), "stock's job failed")?;
