@@ -4,7 +4,7 @@
 //! Source: docs/adr/0007.
 //!
 //! ```text
-//! Begin, then for each file: File Piece… Digest; then Commit
+//! Begin, then for each file: File Piece… Checksum; then Commit
 //! ```
 //! 1. What is stored where follows from the numbers of rank, checkpoint and part alone; no name
 //!    comes from the network.
@@ -19,8 +19,6 @@ use std::collections::BTreeSet;
 
 /// Most bytes of a piece.
 pub const PIECE_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a digest.
-pub const DIGEST_BYTES: usize = 32;
 /// Most older images that one builds on.
 pub const BASES_MAX: u16 = 255;
 
@@ -75,8 +73,8 @@ pub enum TransferStep {
     },
     /// Append to it.
     Write(Vec<u8>),
-    /// It is over: this must be its SHA-256.
-    Close([u8; DIGEST_BYTES]),
+    /// It is over: this must be its CRC-32.
+    Close(u32),
     /// Make all durable and give them their names.
     Commit,
 }
@@ -161,10 +159,9 @@ impl TransferReceiver {
                 self.state = TransferState::In { left: left.ok_or(TransferError::Bytes)? };
                 Ok(TransferStep::Write(bytes))
             }
-            (TransferState::In { left }, ToReplicaServer::Digest { sha256 }) => {
-                let digest = sha256.try_into().ok().filter(|_| left == 0);
+            (TransferState::In { left }, ToReplicaServer::Checksum { crc32 }) => {
                 self.state = TransferState::Between;
-                digest.map(TransferStep::Close).ok_or(TransferError::Bytes)
+                if left == 0 { Ok(TransferStep::Close(crc32)) } else { Err(TransferError::Bytes) }
             }
             (TransferState::Between, ToReplicaServer::Commit {}) => {
                 self.state = TransferState::Over;
@@ -192,8 +189,8 @@ mod tests {
         ToReplicaServer::Piece { bytes: vec![7; bytes] }
     }
 
-    fn digest() -> ToReplicaServer {
-        ToReplicaServer::Digest { sha256: vec![0; DIGEST_BYTES] }
+    fn checksum() -> ToReplicaServer {
+        ToReplicaServer::Checksum { crc32: 0 }
     }
 
     #[test]
@@ -204,12 +201,12 @@ mod tests {
             file(ImagePart::Base(2), 3),
             piece(1),
             piece(2),
-            digest(),
+            checksum(),
             file(ImagePart::Output, 0),
-            digest(),
+            checksum(),
             file(ImagePart::Image, 5),
             piece(5),
-            digest(),
+            checksum(),
             ToReplicaServer::Commit {},
         ] {
             receiver.handle(message.clone()).unwrap_or_else(|error| panic!("{message:?}: {error}"));
@@ -227,9 +224,9 @@ mod tests {
             (&[begin(), ToReplicaServer::Commit {}], TransferError::Incomplete),
             (&[begin(), image(), piece(3)], TransferError::Bytes),
             (&[begin(), image(), piece(0)], TransferError::Bytes),
-            (&[begin(), image(), piece(1), digest()], TransferError::Bytes),
+            (&[begin(), image(), piece(1), checksum()], TransferError::Bytes),
             (&[begin(), image(), ToReplicaServer::Commit {}], TransferError::Order),
-            (&[begin(), image(), piece(2), digest(), image()], TransferError::Part(0)),
+            (&[begin(), image(), piece(2), checksum(), image()], TransferError::Part(0)),
             (&[begin(), ToReplicaServer::File { part: 257, bytes: 1 }], TransferError::Part(257)),
             (
                 &[begin(), file(ImagePart::Image, 1 << 40), piece((1 << 20) + 1)],
@@ -241,7 +238,7 @@ mod tests {
             let (last, before) = messages.split_last().unwrap();
             before.iter().for_each(|message| drop(receiver.handle(message.clone()).unwrap()));
             assert_eq!(receiver.handle(last.clone()), Err(error), "{messages:?}");
-            assert_eq!(receiver.handle(digest()), Err(TransferError::Order), "4: {messages:?}");
+            assert_eq!(receiver.handle(checksum()), Err(TransferError::Order), "4: {messages:?}");
         }
     }
 

@@ -20,8 +20,7 @@ fn message() -> impl Strategy<Value = ToReplicaServer> {
         3 => (0u16..4, 0u64..4).prop_map(|(part, bytes)| ToReplicaServer::File { part, bytes }),
         1 => any::<(u16, u64)>().prop_map(|(part, bytes)| ToReplicaServer::File { part, bytes }),
         4 => bytes(4).prop_map(|bytes| ToReplicaServer::Piece { bytes }),
-        4 => Just(ToReplicaServer::Digest { sha256: vec![0; 32] }),
-        1 => bytes(40).prop_map(|sha256| ToReplicaServer::Digest { sha256 }),
+        5 => any::<u32>().prop_map(|crc32| ToReplicaServer::Checksum { crc32 }),
         2 => Just(ToReplicaServer::Commit {}),
     ]
 }
@@ -49,8 +48,7 @@ fn is_good(messages: &[ToReplicaServer]) -> bool {
                 }
                 match more.get(pieces) {
                     None => return true,
-                    Some(ToReplicaServer::Digest { sha256 })
-                        if sha256.len() == 32 && sum == *bytes => {}
+                    Some(ToReplicaServer::Checksum { .. }) if sum == *bytes => {}
                     Some(_) => return false,
                 }
                 &more[pieces + 1..]
@@ -89,7 +87,7 @@ proptest! {
             messages.push(ToReplicaServer::File { part: *part, bytes: bytes.len() as u64 });
             let pieces = bytes.chunks(piece);
             messages.extend(pieces.map(|b| ToReplicaServer::Piece { bytes: b.to_vec() }));
-            messages.push(ToReplicaServer::Digest { sha256: vec![9; 32] });
+            messages.push(ToReplicaServer::Checksum { crc32: 9 });
         }
         messages.push(ToReplicaServer::Commit {});
         let mut receiver = TransferReceiver::default();
@@ -121,7 +119,7 @@ proptest! {
             ToReplicaServer::Begin { rank: PeerId(1), checkpoint: CheckpointId(2) },
             ToReplicaServer::File { part: ImagePart::Image.number(), bytes: 3 },
             ToReplicaServer::Piece { bytes: vec![1, 2, 3] },
-            ToReplicaServer::Digest { sha256: vec![4; 32] },
+            ToReplicaServer::Checksum { crc32: 4 },
             ToReplicaServer::Commit {},
         ];
         let mut bytes: Vec<u8> = messages.iter().flat_map(|m| m.encode().unwrap()).collect();

@@ -121,13 +121,12 @@ fn without_replicas_each_node_has_its_own_images_only() {
 fn what_is_changed_on_the_wire_is_refused_and_leaves_nothing() {
     let mut job = Job::start_local(4, 1).ranks();
     job.wait_until_ready();
-    let sha256 = vec![1; 32];
     let bytes = b"image".to_vec();
     let wrong = [
         begin(),
         ToReplicaServer::File { part: 0, bytes: 5 },
         ToReplicaServer::Piece { bytes },
-        ToReplicaServer::Digest { sha256 },
+        ToReplicaServer::Checksum { crc32: 1 },
         ToReplicaServer::Commit {},
     ];
     let mut stream = connect(&job, "n1");

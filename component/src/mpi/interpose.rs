@@ -130,14 +130,8 @@ fn python() -> usize {
 fn redirect_sources(sources: &[Source]) {
     let (own, python) = ([redirect_sources as *const () as usize], [python()]);
     let mut done = BTreeSet::new();
-    let set = |entry: &GotEntry, function: usize| {
-        let at: *const usize = core::ptr::with_exposed_provenance(entry.address);
-        // SAFETY: an entry of an object that stays loaded while it is looked at.
-        if unsafe { at.read() } != function {
-            // SAFETY: a function of that name, or the promise of `Source::own`.
-            unsafe { got::replace_entry(entry, function) };
-        }
-    };
+    // SAFETY: a function of that name, or the promise of `Source::own`.
+    let set = |entry: &GotEntry, function: usize| unsafe { set(entry, function) };
     for callers in Callers::ALL {
         let those: Vec<&Source> = sources.iter().filter(|of| of.callers == callers).collect();
         let names: Vec<&CStr> = those.iter().map(|source| source.name).collect();
@@ -189,20 +183,48 @@ impl InPlace {
         self.stock.store(stock, Ordering::Relaxed);
     }
 
-    fn redirect(&self) {
-        let (stock, own) = (self.stock(), self.own.load(Ordering::Relaxed));
-        if stock == 0 {
-            return;
-        }
+    /// What callers of it have in their tables: all its names that are not somebody else's.
+    fn names(&self) -> &[&'static CStr] {
         // SAFETY: looks up a name.
         let known = unsafe { libc::dlsym(libc::RTLD_DEFAULT, self.names[0].as_ptr()) }.addr();
         // A tool that measures has its own MPI_Wtime, and calls Open MPI's by its second name.
-        let names = if known == stock { &self.names[..] } else { &self.names[1..] };
-        let (not_in, holding) = ([own], [python()]);
-        let holding = if self.objects.importing.is_empty() { &holding[..0] } else { &holding };
-        let objects = Objects { not_in: &not_in, holding, ..self.objects };
+        if known == self.stock() { &self.names } else { &self.names[1..] }
+    }
+
+    /// Do the same objects call ours?
+    fn has_callers_of(&self, other: &Self) -> bool {
+        let key = |of: &Self| (of.objects.named, of.objects.importing);
+        key(self) == key(other)
+    }
+
+    /// Functions with the same callers are searched for at once: each search goes through all that
+    /// all objects import, and holds up the program.
+    fn redirect(those: &[&Self]) {
+        let Some(objects) = those.first().map(|function| function.objects) else { return };
+        let owns: Vec<usize> = those.iter().map(|one| one.own.load(Ordering::Relaxed)).collect();
+        let names = those.iter().zip(&owns);
+        let (names, own): (Vec<&CStr>, Vec<usize>) =
+            names.flat_map(|(one, own)| one.names().iter().map(|name| (*name, *own))).unzip();
+        let holding = [python()];
+        let holding = if objects.importing.is_empty() { &holding[..0] } else { &holding };
+        let objects = Objects { not_in: &owns, holding, ..objects };
+        let mut found = Vec::new();
+        got::find_entries(&names, &objects, &mut |entry| found.push(entry));
         // SAFETY: the promise of `put`.
-        unsafe { got::redirect(names, &objects, own) };
+        found.iter().for_each(|entry| unsafe { set(entry, own[entry.name]) });
+    }
+}
+
+/// Has an object call this function, if it does not yet.
+///
+/// # Safety
+/// As for [`got::replace_entry`].
+unsafe fn set(entry: &GotEntry, function: usize) {
+    let at: *const usize = core::ptr::with_exposed_provenance(entry.address);
+    // SAFETY: an entry of an object that stays loaded while it is looked at.
+    if unsafe { at.read() } != function {
+        // SAFETY: the caller's promise.
+        unsafe { got::replace_entry(entry, function) };
     }
 }
 
@@ -232,8 +254,12 @@ pub fn redirect_new_objects() {
     let seen = [0, 1].map(|at| SEEN[at].swap(now[at], Ordering::Relaxed));
     if seen != now {
         let of_c = OF_C.get().into_iter().flatten();
-        for function in [&WTIME, &TIME].into_iter().chain(of_c) {
-            function.redirect();
+        let mut functions: Vec<&InPlace> = [&WTIME, &TIME].into_iter().chain(of_c).collect();
+        functions.retain(|function| function.stock() != 0);
+        while let Some(first) = functions.first().copied() {
+            let (same, others) = functions.iter().partition(|one| one.has_callers_of(first));
+            functions = others;
+            InPlace::redirect(Vec::as_slice(&same));
         }
         crate::mpi::node_identity::redirect();
         crate::files::functions::redirect();

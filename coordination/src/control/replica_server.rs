@@ -29,9 +29,9 @@ class 7 ToReplicaServer {
         bytes: Vec<u8>,
     },
     /// The file is over.
-    4 Digest {
-        /// SHA-256 of it.
-        sha256: Vec<u8>,
+    4 Checksum {
+        /// CRC-32 of it.
+        crc32: u32,
     },
     /// All files are over: make them durable, and give them their names.
     5 Commit {},

@@ -7,10 +7,9 @@ use crate::auth;
 use crate::auth::{Host, Secret};
 use crate::os;
 use rustbtl_coordination::control::{CheckpointId, FromNode, FromReplicaServer, ToReplicaServer};
-use rustbtl_coordination::image_transfer::{BASES_MAX, DIGEST_BYTES, ImagePart};
+use rustbtl_coordination::image_transfer::{BASES_MAX, ImagePart};
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_process::private_files::Folder;
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -169,23 +168,21 @@ fn send_file(
     let what = |error: io::Error| Unsent::Here(format!("{}: {error}", path.display()));
     let bytes = file.metadata().map_err(what)?.len();
     send(to, &ToReplicaServer::File { part: part.number(), bytes })?;
-    let mut digest = Sha256::new();
+    let mut checksum = crc32fast::Hasher::new();
     let mut file = file.take(bytes);
     loop {
-        let mut piece = vec![0; PIECE_BYTES];
-        let got = file.read(&mut piece).map_err(what)?;
-        if got == 0 {
+        let mut piece = Vec::with_capacity(PIECE_BYTES);
+        file.by_ref().take(PIECE_BYTES as u64).read_to_end(&mut piece).map_err(what)?;
+        if piece.is_empty() {
             break;
         }
-        piece.truncate(got);
-        digest.update(&piece);
+        checksum.update(&piece);
         send(to, &ToReplicaServer::Piece { bytes: piece })?;
         if to.has_input() {
             return Err(Unsent::Connection("it has ended".into()));
         }
     }
-    let sha256: [u8; DIGEST_BYTES] = digest.finalize().into();
-    send(to, &ToReplicaServer::Digest { sha256: sha256.to_vec() })
+    send(to, &ToReplicaServer::Checksum { crc32: checksum.finalize() })
 }
 
 #[cfg(test)]

@@ -16,7 +16,6 @@ use crate::os::Poll;
 use rustbtl_coordination::control::{CheckpointId, FromReplicaServer, ToReplicaServer};
 use rustbtl_coordination::image_transfer::{ImagePart, TransferReceiver, TransferStep};
 use rustbtl_fragments::ids::PeerId;
-use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -103,7 +102,9 @@ pub fn part_name(rank: PeerId, part: ImagePart) -> String {
 /// The file that is being written.
 struct OpenFile {
     file: File,
-    digest: Sha256,
+    /// Of what was written. The connection proves already who has sent it and that nobody has
+    /// changed it on its way; this finds what went wrong at either end.
+    checksum: crc32fast::Hasher,
 }
 
 /// A replica that is being received.
@@ -137,7 +138,7 @@ impl<'a> IncomingReplica<'a> {
                 TransferStep::Begin { rank, checkpoint } => self.begin(rank, checkpoint)?,
                 TransferStep::Open { part, bytes } => self.start(part, bytes)?,
                 TransferStep::Write(bytes) => self.write(&bytes)?,
-                TransferStep::Close(digest) => self.close(&digest)?,
+                TransferStep::Close(crc32) => self.close(crc32)?,
                 TransferStep::Commit => return self.commit(),
             }
         }
@@ -169,19 +170,19 @@ impl<'a> IncomingReplica<'a> {
         let mut options = File::options();
         options.write(true).create_new(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
         let file = options.open(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-        self.open = Some(OpenFile { file, digest: Sha256::new() });
+        self.open = Some(OpenFile { file, checksum: crc32fast::Hasher::new() });
         Ok(())
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), String> {
         let open = self.open.as_mut().ok_or("no file is open")?;
-        open.digest.update(bytes);
+        open.checksum.update(bytes);
         open.file.write_all(bytes).map_err(|error| format!("writing a replica: {error}"))
     }
 
-    fn close(&mut self, digest: &[u8]) -> Result<(), String> {
-        let OpenFile { file, digest: found } = self.open.take().ok_or("no file is open")?;
-        if found.finalize()[..] != *digest {
+    fn close(&mut self, crc32: u32) -> Result<(), String> {
+        let OpenFile { file, checksum } = self.open.take().ok_or("no file is open")?;
+        if checksum.finalize() != crc32 {
             return Err("what arrived has another checksum than what was sent".into());
         }
         file.sync_all().map_err(|error| format!("flushing a replica: {error}"))
@@ -223,18 +224,18 @@ mod tests {
         path
     }
 
-    fn messages(image: &[u8], digest_of: &[u8]) -> VecDeque<ToReplicaServer> {
-        let file = |part: ImagePart, bytes: &[u8], digest_of: &[u8]| {
+    fn messages(image: &[u8], checksum_of: &[u8]) -> VecDeque<ToReplicaServer> {
+        let file = |part: ImagePart, bytes: &[u8], checksum_of: &[u8]| {
             [
                 ToReplicaServer::File { part: part.number(), bytes: bytes.len() as u64 },
                 ToReplicaServer::Piece { bytes: bytes.to_vec() },
-                ToReplicaServer::Digest { sha256: Sha256::digest(digest_of).to_vec() },
+                ToReplicaServer::Checksum { crc32: crc32fast::hash(checksum_of) },
             ]
         };
         [ToReplicaServer::Begin { rank: PeerId(3), checkpoint: CheckpointId(2) }]
             .into_iter()
             .chain(file(ImagePart::Base(1), b"older", b"older"))
-            .chain(file(ImagePart::Image, image, digest_of))
+            .chain(file(ImagePart::Image, image, checksum_of))
             .chain([ToReplicaServer::Commit {}])
             .collect()
     }

@@ -115,7 +115,42 @@ impl<'a> Objects<'a> {
 struct Search<'a> {
     names: &'a [&'a CStr],
     objects: &'a Objects<'a>,
+    beginnings: Beginnings,
     found: &'a mut dyn FnMut(GotEntry),
+}
+
+/// The first two bytes of what is searched for. Large objects import tens of thousands of names,
+/// and nearly all of them are told by these bytes: nothing else of them is looked at.
+struct Beginnings(Box<[u64; (1 << 16) / 64]>);
+
+impl Beginnings {
+    fn of(search: &[&CStr], objects: &Objects<'_>) -> Self {
+        let mut beginnings = Self(Box::new([0; _]));
+        for name in search {
+            if let Some(&first) = name.to_bytes_with_nul().first_chunk() {
+                beginnings.add(first);
+            }
+        }
+        for prefix in objects.importing {
+            match *prefix {
+                [one, two, ..] => beginnings.add([*one, *two]),
+                [one] => (0..=u8::MAX).for_each(|two| beginnings.add([*one, two])),
+                [] => beginnings.0.fill(u64::MAX),
+            }
+        }
+        beginnings
+    }
+
+    fn add(&mut self, first: [u8; 2]) {
+        let at = usize::from(u16::from_le_bytes(first));
+        self.0[at / 64] |= 1 << (at % 64);
+    }
+
+    #[inline]
+    fn has(&self, first: [u8; 2]) -> bool {
+        let at = usize::from(u16::from_le_bytes(first));
+        self.0[at / 64] >> (at % 64) & 1 == 1
+    }
 }
 
 /// Finds all entries of these functions in such objects.
@@ -128,7 +163,8 @@ pub fn find_entries(names: &[&CStr], objects: &Objects<'_>, found: &mut dyn FnMu
         object(info, search);
         0
     }
-    let mut search = Search { names, objects, found };
+    let beginnings = Beginnings::of(names, objects);
+    let mut search = Search { names, objects, beginnings, found };
     // SAFETY: the function fits the data, which lives.
     unsafe { libc::dl_iterate_phdr(Some(note_of(visit)), (&raw mut search).cast()) };
 }
@@ -235,6 +271,16 @@ fn object(info: &libc::dl_phdr_info, search: &mut Search<'_>) {
             // SAFETY: relocations name symbols of the object's table.
             let symbol: &[libc::Elf64_Sym] = unsafe { table(at, 1) };
             let name = names + symbol[0].st_name as usize;
+            // SAFETY: names of symbols end with 0: that of an empty one is the only byte.
+            let first: &[u8] = unsafe { table(name, 1) };
+            if first[0] == 0 {
+                continue;
+            }
+            // SAFETY: the end of the name, or more of it.
+            let second: &[u8] = unsafe { table(name + 1, 1) };
+            if !search.beginnings.has([first[0], second[0]]) {
+                continue;
+            }
             // SAFETY: names of symbols end with 0.
             let name = unsafe { CStr::from_ptr(core::ptr::with_exposed_provenance(name)) };
             let imported = symbol[0].st_shndx == SHN_UNDEF;
@@ -443,6 +489,10 @@ mod tests {
         // The test itself, whose file the dynamic linker gives no name.
         let own = count(&Objects { importing: &[b"no_such", b"pthread_se"], ..all });
         assert!(own > 0 && own <= count(&all));
+        // However little of the name is given.
+        for importing in [&[b"pthread_self" as &[u8]], &[b"pt"], &[b"p"], &[b""]] {
+            assert!(count(&Objects { importing, ..all }) >= own, "{importing:?}");
+        }
         assert_eq!(count(&Objects { importing: &[b"no_such"], ..all }), 0);
         assert_eq!(count(&Objects { importing: &[b"no_such"], named: &[b""], ..all }), count(&all));
         let here: &[&[u8]] = &[b"pthread_self"];
