@@ -259,8 +259,11 @@ impl Book {
                 };
                 assert!(self.ended.iter().any(global), "L9: something to fall back to");
                 let open = self.ordered.iter().filter(|number| !self.ended.contains_key(number));
-                let mut of_open = open.filter_map(|number| self.sets.get(number));
-                assert!(!of_open.any(|(_, sets)| sets.contains(&set)), "L9: none under way");
+                let of_set = |number: &&u64| {
+                    self.sets.get(number).is_some_and(|(_, sets)| sets.contains(&set))
+                };
+                let mut open = open.filter(of_set);
+                assert!(open.all(|number| self.all(*number, &self.frozen)), "L9: all are taken");
                 assert!(self.ordered.iter().all(|number| *number < before), "L9");
                 self.suspended.insert(set, before);
             }

@@ -27,8 +27,8 @@
 //! * L8 After a global rollback, the checkpoint that all sets return to is the youngest of each of
 //!   them and of the job, whatever was kept.
 //! * L9 Logging towards a set is suspended only while a global checkpoint is there to roll back to,
-//!   and no snapshots for a checkpoint of the set are being taken. From then on the set is rolled back alone to no
-//!   checkpoint that began before (docs/adr/0026).
+//!   and no snapshots for a checkpoint of the set are being taken. From then on the set is rolled
+//!   back alone to no checkpoint that began before (docs/adr/0026).
 
 mod check;
 mod io;

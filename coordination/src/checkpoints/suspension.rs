@@ -21,8 +21,8 @@ impl CheckpointScheduler {
         if self.globals.is_empty() {
             return refused(SuspensionRefusal::NoGlobalCheckpoint);
         }
-        // One whose snapshots are all taken changes nothing: it began before, and while it is stored
-        // a log may grow beyond any budget.
+        // One whose snapshots are all taken changes nothing: it began before, and while it is
+        // stored a log may grow beyond any budget.
         let is_taken = |of: &ActiveCheckpoint| of.phase >= Phase::Storing && !of.exit;
         if self.checkpoints.values().any(|of| of.sets.contains(&id) && !is_taken(of)) {
             return refused(SuspensionRefusal::SnapshotsUnderWay);
