@@ -18,12 +18,8 @@ impl FileReader {
     /// Of the file that the program has open with this number.
     pub fn new(program: i32) -> Self {
         let path = Path::of(&[Piece::Text("/proc/self/fd/"), Piece::Number(program as u64)]);
-        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
-        let at = libc::AT_FDCWD as usize;
-        let a = [at, path.with_nul().as_ptr().addr(), flags, 0, 0, 0];
-        // SAFETY: the path ends with 0 and lives until the call returns.
-        match unsafe { raw::call(libc::SYS_openat, a) } {
-            Ok(fd) => Self { fd: fd as i32, own: true },
+        match raw::open(path.with_nul(), libc::O_RDONLY | libc::O_CLOEXEC) {
+            Ok(fd) => Self { fd, own: true },
             // No number is left, or its mode forbids it: it is read by the program's, with holes.
             Err(_) => Self { fd: program, own: false },
         }
@@ -69,7 +65,7 @@ impl FileReader {
 impl Drop for FileReader {
     fn drop(&mut self) {
         if self.own {
-            let _ = raw::plain(libc::SYS_close, [self.fd as usize, 0, 0, 0]);
+            raw::close(self.fd);
         }
     }
 }
