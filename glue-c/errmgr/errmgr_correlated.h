@@ -4,7 +4,7 @@
  * names.
  *
  * A file calls only functions of the files before it in this list, and of the component of the
- * runtime: params, state, coordinator, signal, output, silence, spares, loss, launch.
+ * runtime: params, state, coordinator, signal, output, silence, daemons, spares, loss, launch.
  */
 #ifndef ERRMGR_CORRELATED_H
 #define ERRMGR_CORRELATED_H
@@ -96,8 +96,15 @@ void mca_errmgr_correlated_state_close(void);
  * why. */
 bool mca_errmgr_correlated_job_is_wanted(orte_job_t *job);
 void mca_errmgr_correlated_job_is_guarded(orte_job_t *job);
+/* The same as far as can be known before there is a job: daemons are started first. */
+bool mca_errmgr_correlated_will_be_wanted(void);
 void mca_errmgr_correlated_end_job(orte_job_t *job);
 void mca_errmgr_correlated_refuse_job(orte_job_t *job);
+
+/* mpirun under Slurm: daemons continue without one that is lost; one that cannot be started is
+ * named. */
+int mca_errmgr_correlated_daemons_open(void);
+void mca_errmgr_correlated_daemons_close(void);
 
 /* mpirun: request that daemons of nodes without ranks start `rustbtl spare`, which takes ranks of
  * lost nodes. A daemon: receive such a request; fulfil it, with the program's path and variables

@@ -65,8 +65,10 @@ void rustbtl_glue_help(const char *topic, const char *a, const char *b, const ch
     b = NULL == b ? "" : b;
     c = NULL == c ? "" : c;
     d = NULL == d ? "" : d;
-    if (help_file_found && mca_vprotocol_correlated_is_restored()) {
-        /* Open MPI would send it to a PMIx server, and there is no connection to one any more. */
+    /* Open MPI would send it to a PMIx server: there is no connection to one any more, or srun has
+     * started this process, and its server prints nothing. mpirun tells processes their number. */
+    if (help_file_found
+        && (mca_vprotocol_correlated_is_restored() || NULL == getenv("OMPI_COMM_WORLD_SIZE"))) {
         char *text = opal_show_help_string(HELP_FILE, topic, true, NULL == node ? "?" : node, rank,
                                            a, b, c, d);
         if (NULL != text) {

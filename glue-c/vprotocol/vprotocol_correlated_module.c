@@ -7,6 +7,7 @@
 #include "vprotocol_correlated.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "ompi/mca/pml/base/base.h"
 #include "ompi/runtime/mpiruntime.h"
@@ -169,6 +170,18 @@ static void refuse_other_release(void)
     rustbtl_glue_abort();
 }
 
+/* What the user asked for is protection; without guardians there is none. Who has switched it off,
+ * is alone or was spawned by others is told nothing. */
+static void warn_if_unprotected(const rustbtl_job_t *job)
+{
+    const char *recover = getenv("OMPI_MCA_vprotocol_correlated_recover");
+    bool is_off = NULL != recover && NULL != strchr("0fFnN", recover[0]);
+    if (NULL == getenv("RUSTBTL_GUARDIAN_FD") && !is_off && 0 == job->me.rank && 1 < job->size
+        && NULL == getenv("OMPI_PARENT_PORT")) {
+        rustbtl_glue_help("unprotected", NULL, NULL, NULL, NULL);
+    }
+}
+
 mca_pml_base_module_t *mca_vprotocol_correlated_init(int *priority, bool progress_threads,
                                                      bool mpi_threads)
 {
@@ -199,6 +212,7 @@ mca_pml_base_module_t *mca_vprotocol_correlated_init(int *priority, bool progres
         || RUSTBTL_DONE != rustbtl_start(&glue, &mca_vprotocol_correlated_config, &job)) {
         rustbtl_glue_abort();
     }
+    warn_if_unprotected(&job);
     const uint8_t *endpoint = rustbtl_endpoint(&bytes);
     if (OMPI_SUCCESS != mca_vprotocol_correlated_publish(endpoint, bytes)) {
         rustbtl_glue_help("modex", NULL, NULL, NULL, NULL);

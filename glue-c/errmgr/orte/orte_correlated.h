@@ -82,9 +82,15 @@ static inline bool correlated_is_ending(void)
 void mca_errmgr_correlated_btls_register(void);
 void mca_errmgr_correlated_choose_btls(orte_job_t *job);
 
-/* Ends mpirun with a message if daemons do not report that they have been started. */
-void mca_errmgr_correlated_await_daemons(void);
-void mca_errmgr_correlated_stop_awaiting_daemons(void);
+/* Where Open MPI's own component for Slurm has the user's arguments for srun; NULL: no Slurm. */
+static inline char **correlated_srun_arguments(void)
+{
+    char **given = NULL;
+    int index = mca_base_var_find("orte", "plm", "slurm", "args");
+    bool is_there = 0 <= index
+                    && OPAL_SUCCESS == mca_base_var_get_value(index, &given, NULL, NULL);
+    return is_there ? given : NULL;
+}
 
 /* A process of mpirun's own node counts as one that has ended. As one that is not of this node:
  * otherwise mpirun's PMIx server forgets the rank, and then did not answer ranks of the node in

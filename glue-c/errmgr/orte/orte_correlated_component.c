@@ -23,9 +23,6 @@
 #include "orte/mca/errmgr/base/errmgr_private.h"
 #include "orte/util/attr.h"
 
-/* A step that loses a node, or a daemon, continues. */
-#define CORRELATED_SRUN_ARGUMENTS "--no-kill --kill-on-bad-exit=0"
-
 static int component_register(void);
 static int component_open(void);
 static int component_close(void);
@@ -159,6 +156,11 @@ bool mca_errmgr_correlated_job_is_wanted(orte_job_t *job)
     return true; /* otherwise this component was not opened */
 }
 
+bool mca_errmgr_correlated_will_be_wanted(void)
+{
+    return true; /* the same */
+}
+
 void mca_errmgr_correlated_job_is_guarded(orte_job_t *job)
 {
     (void) job; /* all are, by the fork agent */
@@ -179,56 +181,11 @@ void mca_errmgr_correlated_refuse_job(orte_job_t *job)
     ORTE_ACTIVATE_JOB_STATE(job, ORTE_JOB_STATE_SILENT_ABORT);
 }
 
-static orte_state_cbfunc_t stock_allocate = NULL;
-
-/* Daemons that Slurm starts are the tasks of one step. When a node fails, or a task with an exit
- * code, Slurm ends the whole step, and with it the daemons of all other nodes, unless srun was told
- * not to. What the user has chosen for srun comes behind that, and has precedence. */
-static void set_slurm_arguments(void)
-{
-    char **given = NULL, *all = NULL;
-    int index = mca_base_var_find("orte", "plm", "slurm", "args");
-    if (0 > index || OPAL_SUCCESS != mca_base_var_get_value(index, &given, NULL, NULL)
-        || NULL == given) {
-        return; /* there is no Slurm */
-    }
-    if (0 <= asprintf(&all, CORRELATED_SRUN_ARGUMENTS " %s", NULL == *given ? "" : *given)) {
-        free(*given);
-        *given = all;
-        /* srun does not end the daemons that wait for one that could not be started. */
-        mca_errmgr_correlated_await_daemons();
-    }
-}
-
-/* The job is there, and all frameworks are open; daemons are started later. */
-static void on_allocate(int fd, short flags, void *data)
-{
-    static bool done = false;
-    if (!done && mca_errmgr_correlated_may_recover()) {
-        set_slurm_arguments();
-    }
-    done = true;
-    stock_allocate(fd, flags, data);
-}
-
-static int allocate_open(void)
-{
-    orte_state_t *state;
-    OPAL_LIST_FOREACH(state, &orte_job_states, orte_state_t) {
-        if (ORTE_JOB_STATE_ALLOCATE == state->job_state && NULL != state->cbfunc) {
-            stock_allocate = state->cbfunc;
-            state->cbfunc = on_allocate;
-            return ORTE_SUCCESS;
-        }
-    }
-    return ORTE_ERR_NOT_FOUND;
-}
-
 static int module_init(void)
 {
     int rc = stock_module->init();
     if (ORTE_SUCCESS == rc) {
-        rc = allocate_open();
+        rc = mca_errmgr_correlated_daemons_open();
     }
     if (ORTE_SUCCESS == rc) {
         rc = mca_errmgr_correlated_launch_open();
@@ -238,7 +195,7 @@ static int module_init(void)
 
 static int module_finalize(void)
 {
-    mca_errmgr_correlated_stop_awaiting_daemons();
+    mca_errmgr_correlated_daemons_close();
     mca_errmgr_correlated_launch_close();
     return stock_module->finalize();
 }

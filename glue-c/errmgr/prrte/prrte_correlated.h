@@ -97,7 +97,8 @@
  * vprotocol). */
 int prrte_correlated_value(const char *component, const char *name, pmix_mca_base_var_type_t type,
                            void *where);
-/* The job whose values are meant from now on. */
+/* The job whose values are meant from now on. NULL: the one that mpirun will start, as far as its
+ * command line says. */
 void prrte_correlated_values_of(const prte_job_t *job);
 
 /* A daemon: connections are probed from now on, and ended where its own node is cut off. `settings`
@@ -113,6 +114,9 @@ void prrte_correlated_watch_connections(char *const *settings);
 #define ORTE_ACTIVATE_PROC_STATE PRTE_ACTIVATE_PROC_STATE
 #define ORTE_FLAG_TEST PRTE_FLAG_TEST
 #define ORTE_FLAG_UNSET PRTE_FLAG_UNSET
+#define ORTE_ACTIVATE_JOB_STATE PRTE_ACTIVATE_JOB_STATE
+#define ORTE_JOB_STATE_ALLOCATE PRTE_JOB_STATE_ALLOCATE
+#define ORTE_JOB_STATE_DAEMONS_TERMINATED PRTE_JOB_STATE_DAEMONS_TERMINATED
 #define ORTE_JOB_STATE_LAUNCH_APPS PRTE_JOB_STATE_LAUNCH_APPS
 #define ORTE_PROC_FLAG_ALIVE PRTE_PROC_FLAG_ALIVE
 #define ORTE_PROC_FLAG_LOCAL PRTE_PROC_FLAG_LOCAL
@@ -124,11 +128,14 @@ void prrte_correlated_watch_connections(char *const *settings);
 #define ORTE_PROC_STATE_HEARTBEAT_FAILED PRTE_PROC_STATE_HEARTBEAT_FAILED
 #define ORTE_PROC_STATE_IOF_COMPLETE PRTE_PROC_STATE_IOF_COMPLETE
 #define ORTE_PROC_STATE_NO_PATH_TO_TARGET PRTE_PROC_STATE_NO_PATH_TO_TARGET
+#define ORTE_PROC_STATE_RUNNING PRTE_PROC_STATE_RUNNING
 #define ORTE_PROC_STATE_TERMINATED PRTE_PROC_STATE_TERMINATED
 #define ORTE_PROC_STATE_UNABLE_TO_SEND_MSG PRTE_PROC_STATE_UNABLE_TO_SEND_MSG
 #define ORTE_PROC_STATE_WAITPID_FIRED PRTE_PROC_STATE_WAITPID_FIRED
 #define ORTE_PROC_MY_NAME PRTE_PROC_MY_NAME
 #define ORTE_RML_TAG_IOF_HNP PRTE_RML_TAG_IOF_HNP
+#define ORTE_UPDATE_EXIT_STATUS PRTE_UPDATE_EXIT_STATUS
+#define orte_abnormal_term_ordered prte_abnormal_term_ordered
 #define orte_app_context_t prte_app_context_t
 #define orte_event_base prte_event_base
 #define orte_exit_status prte_exit_status
@@ -160,6 +167,16 @@ void prrte_correlated_watch_connections(char *const *settings);
 #define CORRELATED_CALLBACK cbfunc
 /* PRRTE has that field, too, and sets it nowhere: all of its receives take a buffer. */
 #define CORRELATED_TAKES_BUFFER(posted) true
+
+/* Where PRRTE's own component for Slurm has the user's arguments for srun; NULL: no Slurm. */
+static inline char **correlated_srun_arguments(void)
+{
+    char **given = NULL;
+    int index = pmix_mca_base_var_find("prte", "plm", "slurm", "args");
+    bool is_there = 0 <= index
+                    && PMIX_SUCCESS == pmix_mca_base_var_get_value(index, &given, NULL, NULL);
+    return is_there ? given : NULL;
+}
 
 static inline bool correlated_are_daemons(const prte_job_t *job)
 {

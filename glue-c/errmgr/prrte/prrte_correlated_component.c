@@ -86,6 +86,11 @@ bool mca_errmgr_correlated_job_is_wanted(prte_job_t *job)
     return mca_errmgr_correlated_wanted();
 }
 
+bool mca_errmgr_correlated_will_be_wanted(void)
+{
+    return mca_errmgr_correlated_job_is_wanted(NULL);
+}
+
 void mca_errmgr_correlated_job_is_guarded(prte_job_t *job)
 {
     char *agent = NULL;
@@ -122,6 +127,9 @@ static int module_init(void)
 {
     int rc = stock_module->init();
     if (PRTE_SUCCESS == rc) {
+        rc = mca_errmgr_correlated_daemons_open();
+    }
+    if (PRTE_SUCCESS == rc) {
         rc = mca_errmgr_correlated_launch_open();
     }
     return PRTE_SUCCESS == rc ? mca_errmgr_correlated_loss_open() : rc;
@@ -129,6 +137,7 @@ static int module_init(void)
 
 static int module_finalize(void)
 {
+    mca_errmgr_correlated_daemons_close();
     mca_errmgr_correlated_launch_close();
     return stock_module->finalize();
 }

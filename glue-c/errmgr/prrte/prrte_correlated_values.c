@@ -5,6 +5,7 @@
  */
 #include "errmgr_correlated.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -50,10 +51,36 @@ static const char *in_environment(char **environment, const char *name)
     return NULL;
 }
 
+/* mpirun's own command line, as long as there is no job that has been made of it: the words behind
+ * an option that sets an MCA variable. They are never freed. */
+static const char *in_command_line(const char *name)
+{
+    static const char *const options[] = { "--mca", "-mca", "--omca", "-omca", "--gmca", "-gmca" };
+    static char words[1 << 16];
+    static size_t length = 0;
+    FILE *file = 0 == length ? fopen("/proc/self/cmdline", "r") : NULL;
+    if (NULL != file) {
+        length = fread(words, 1, sizeof(words) - 1, file);
+        fclose(file);
+    }
+    const char *last[2] = { "", "" }; /* the word before, and the one before that */
+    for (const char *word = words; word < words + length; word += strlen(word) + 1) {
+        for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+            if (0 == strcmp(options[i], last[1]) && 0 == strcmp(name, last[0])) {
+                return word;
+            }
+        }
+        last[1] = last[0];
+        last[0] = word;
+    }
+    return NULL;
+}
+
 /* `variable`: OMPI_MCA_NAME. NULL: the user has not given it. */
 static const char *value_of(const char *variable)
 {
-    const char *found = NULL;
+    const char *name = variable + sizeof("OMPI_MCA_") - 1;
+    const char *found = NULL == current_job ? in_command_line(name) : NULL;
     for (int i = 0; NULL == found && NULL != current_job && i < current_job->apps->size; i++) {
         prte_app_context_t *app = pmix_pointer_array_get_item(current_job->apps, i);
         found = NULL == app ? NULL : in_environment(app->env, variable);
@@ -62,7 +89,7 @@ static const char *value_of(const char *variable)
     pmix_mca_base_var_file_value_t *entry;
     if (NULL == found && have_files) {
         PMIX_LIST_FOREACH(entry, &files, pmix_mca_base_var_file_value_t) {
-            if (0 == strcmp(entry->mbvfv_var, variable + sizeof("OMPI_MCA_") - 1)) {
+            if (0 == strcmp(entry->mbvfv_var, name)) {
                 return entry->mbvfv_value;
             }
         }

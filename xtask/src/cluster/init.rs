@@ -96,7 +96,9 @@ fn attend(
             Some(signal) if signal.number == libc::SIGCHLD => {
                 if let Some(status) = reap_until(mpirun, &mut events)? {
                     let code = verdict.unwrap_or(sys::exit_code(status));
-                    return Ok(Ended { code, asked, cuts: core::mem::take(&mut events.cuts) });
+                    let cuts = core::mem::take(&mut events.cuts);
+                    events.let_go_on()?;
+                    return Ok(Ended { code, asked, cuts });
                 }
             }
             Some(_) if asked => kill_all(),
@@ -187,6 +189,21 @@ impl<'a> Events<'a> {
         }
         if self.faults.any() || self.failpoint.is_some() {
             self.timeline.add(POLL_EVERY, Event::Poll);
+        }
+        Ok(())
+    }
+
+    /// Whoever was suspended for a while goes on now: only then can he notice that the job is over.
+    fn let_go_on(&mut self) -> Result<()> {
+        let continues = |event: &Event| match event {
+            Event::Break(Fault::Signal(sent)) => sent.continues(),
+            _ => false,
+        };
+        let pending: Vec<_> = self.timeline.pending().filter(continues).collect();
+        for event in pending {
+            if let Event::Break(fault) = event {
+                self.strike(fault)?;
+            }
         }
         Ok(())
     }

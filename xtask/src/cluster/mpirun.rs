@@ -131,12 +131,18 @@ fn for_slurm(options: &ClusterOptions, stage: &Stage) -> Vec<(String, OsString)>
     let path = env::join_paths([paths::mca()].into_iter().chain(env::split_paths(&path)));
     set.extend(path.map(|path| ("PATH".into(), path)));
     set.extend(ALSO_ROOT.map(|name| (name.into(), "1".into())));
-    let defaults = [
-        (COMPONENT_PATH, component_path(options).into()),
-        ("orte_tmpdir_base", stage.node_tmp().into_os_string()),
-        ("hwloc_base_binding_policy", "none".into()),
-        ("mpi_yield_when_idle", "1".into()),
-    ];
+    let tmp = stage.node_tmp().into_os_string();
+    let mut defaults: Vec<(&str, OsString)> = vec![("mpi_yield_when_idle", "1".into())];
+    if has_prrte(options) {
+        // Our components are installed for the user.
+        defaults.push((IPV6_OFF[0], IPV6_OFF[1].into()));
+        set.push(("PRTE_MCA_prte_tmpdir_base".into(), tmp));
+        set.push(("PRTE_MCA_hwloc_default_binding_policy".into(), "none".into()));
+    } else {
+        defaults.push((COMPONENT_PATH, component_path(options).into()));
+        defaults.push(("orte_tmpdir_base", tmp));
+        defaults.push(("hwloc_base_binding_policy", "none".into()));
+    }
     let users = options.mca().map(|(key, value)| (key, value.into()));
     set.extend(defaults.into_iter().chain(users).map(|(k, v)| (format!("OMPI_MCA_{k}"), v)));
     set

@@ -52,7 +52,7 @@ pub struct ClusterOptions {
     /// with its Open MPI 5.0 and our components installed for the user. Folders of this machine
     /// that they see: the current one, the checkout, /tmp. What is written elsewhere is gone
     /// afterwards
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["openmpi", "slurm"])]
+    #[arg(long, value_name = "DIR", conflicts_with = "openmpi")]
     pub root: Option<PathBuf>,
     /// With --root: run PROGRAM on the first node in place of mpirun, a script that calls it;
     /// nothing is installed before

@@ -129,6 +129,11 @@ impl Sent {
         (self.number == PAUSED).then_some((PAUSE, cont))
     }
 
+    /// Does it let suspended processes go on?
+    pub fn continues(self) -> bool {
+        self.number == libc::SIGCONT
+    }
+
     /// The first one that is not in a cluster of so many nodes and ranks.
     pub fn stranger(self, nodes: u32, ranks: u32) -> Option<Target> {
         let is_strange = |target: &Target| match *target {
@@ -201,7 +206,10 @@ fn processes_of(
         Target::Node(node) => on(node)?,
         Target::Daemon(node) => {
             let is_daemon = |pid: &libc::pid_t| is(*pid, "orted", "") || is(*pid, "prted", "");
-            on(node)?.into_iter().filter(is_daemon).take(1).collect()
+            let daemons: Vec<_> = on(node)?.into_iter().filter(is_daemon).collect();
+            // Under Slurm a prted waits for another one, its child, which does all the work.
+            let starts = |pid| daemons.iter().any(|&other| processes::parent(other) == Some(pid));
+            daemons.iter().copied().filter(|&pid| !starts(pid)).take(1).collect()
         }
         Target::Agent(node) => {
             // A guardian starts it as /proc/self/exe.
@@ -242,7 +250,8 @@ mod tests {
         assert_eq!(one.then(), None);
         let two: Sent = "PAUSE/agent:2+rank:0".parse().unwrap();
         assert_eq!(two.to, [Some(Target::Agent(2)), Some(Target::Rank(0))]);
-        assert_eq!(two.then().unwrap().1.number, libc::SIGCONT);
+        let (_, next) = two.then().unwrap();
+        assert!(next.continues() && !two.continues());
         assert_eq!("STOP/coordinator".parse::<Sent>().unwrap().then(), None);
         for bad in ["", "TERM", "TERM/", "TERM/n1", "QUIT/mpirun", "INT/rank:x", "INT/mpirun+"] {
             assert!(bad.parse::<Sent>().is_err(), "{bad}");

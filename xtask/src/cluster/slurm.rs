@@ -182,6 +182,7 @@ fn idle(configuration: &Path) -> Result<usize> {
 /// The configuration. All nodes share the processors of this machine, so they have as many as a
 /// test may want: two jobs with the ranks of one beside each other. A lost node is noticed after
 /// ten seconds, and a job that is queued again is started after ten, where it is otherwise minutes.
+/// A tree of messages by way of a lost node would have others taken for lost, too, in that time.
 fn text(options: &ClusterOptions, folder: &Path) -> String {
     let (folder, login) = (folder.display(), network::ipv4_of_login());
     let processors = 2 * options.ppn;
@@ -206,6 +207,7 @@ SlurmdParameters=config_overrides
 SchedulerParameters=batch_sched_delay=0,sched_interval=2
 ReturnToService=2
 SlurmdTimeout=10
+TreeWidth=65533
 KillWait=5
 "
     );

@@ -50,6 +50,11 @@ impl Timeline {
         self.events.front().map(|(at, _)| self.start + *at)
     }
 
+    /// What has not happened yet.
+    pub fn pending(&self) -> impl Iterator<Item = Event> {
+        self.events.iter().map(|(_, event)| *event)
+    }
+
     /// The next event whose time has come.
     pub fn due(&mut self) -> Option<Event> {
         if self.next_at()? > Instant::now() {

@@ -26,7 +26,7 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 const OPENMPI: &str = "5.0.7";
 
 /// What is in it beside the base system.
-const PACKAGES: [&str; 9] = [
+const PACKAGES: [&str; 13] = [
     "openmpi-bin",
     "libopenmpi-dev",
     // libltdl-dev, which libopenmpi-dev needs, asks for it in a way that debootstrap misses.
@@ -37,6 +37,11 @@ const PACKAGES: [&str; 9] = [
     "libc6-dev",
     "libevent-dev",
     "procps",
+    // Jobs under Slurm.
+    "munge",
+    "slurm-client",
+    "slurmctld",
+    "slurmd",
 ];
 
 /// Debian packages that only this needs.

@@ -13,10 +13,11 @@ use serde_json::Value;
 
 use super::job::{Outcome, TestJob};
 use super::local_storage::{all_have_replayed, events, plain};
+use super::mpi::Over;
 use super::node_failure::{ENDLESS, must_be_clean};
 use super::scratch::Scratch;
 use super::summary::Tier;
-use super::workloads::{self, RING};
+use super::workloads::{self, GATE_OPEN, RING};
 use crate::error::{Failure, Result, fail};
 use crate::{paths, setup, sys};
 
@@ -54,16 +55,22 @@ pub fn run(tier: &mut Tier, everything: bool) {
         tier.skip(&format!("jobs under real Slurm: {why}"));
         return;
     }
-    let cases: [(&str, Case, bool); 13] = [
+    run_over(tier, &Over::Component, everything);
+}
+
+/// The same over another Open MPI; what Slurm needs is there.
+pub fn run_over(tier: &mut Tier, over: &Over, everything: bool) {
+    let cases: [(&str, Case, bool); 14] = [
         ("sbatch --no-kill: a node is killed", node_killed, true),
         ("scancel leaves nothing behind", cancelled, true),
         ("two jobs of an array at a time", array, true),
         ("a node is drained", drained, true),
+        ("srun starts the ranks itself: they are not protected, and told so", srun, true),
         ("a spare node takes over", spare_node, false),
         ("a slurmd is killed", slurmd_killed, false),
-        ("an orted is killed", || daemon_ended("KILL"), false),
-        ("an orted is told to end", || daemon_ended("TERM"), false),
-        ("an orted cannot be started", daemon_missing, false),
+        ("mpirun's daemon is killed", |over| daemon_ended(over, "KILL"), false),
+        ("mpirun's daemon is told to end", |over| daemon_ended(over, "TERM"), false),
+        ("mpirun's daemon cannot be started", daemon_missing, false),
         ("salloc: mpirun on the login node, a node is killed", login_node, false),
         ("time limit", time_limit, false),
         ("slurm.sh: a signal before the time limit, and again", signal_and_requeue, false),
@@ -71,12 +78,12 @@ pub fn run(tier: &mut Tier, everything: bool) {
     ];
     for (title, case, soon) in cases {
         if soon || everything {
-            tier.check(&format!("Slurm: {title}"), case);
+            tier.check(&format!("Slurm: {title}"), || case(over));
         }
     }
 }
 
-type Case = fn() -> Result<()>;
+type Case = fn(&Over) -> Result<()>;
 
 /// What the program finds out with so many ranks on a node each, in a run without Slurm that
 /// nothing happens to.
@@ -101,17 +108,18 @@ fn prepare() -> Result<()> {
 }
 
 /// A case: a script on the login node, and what it works with.
-struct Login {
+struct Login<'o> {
     scratch: Scratch,
     program: String,
+    over: &'o Over<'o>,
 }
 
-impl Login {
-    fn new(name: &str, iterations: u64) -> Result<Login> {
+impl<'o> Login<'o> {
+    fn new(over: &'o Over<'o>, name: &str, iterations: u64) -> Result<Self> {
         let scratch = Scratch::new(name)?;
         workloads::open_gate(&scratch, GATE)?;
-        let program = RING.words((NODES, 1), iterations, &scratch)?.join(" ");
-        Ok(Login { scratch, program })
+        let program = RING.words(over, (NODES, 1), iterations, &scratch)?.join(" ");
+        Ok(Login { scratch, program, over })
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -122,7 +130,7 @@ impl Login {
     fn job(&self, script: &str, faults: &[&str]) -> TestJob {
         let script = format!("{PRELUDE}{}", script.replace("PROGRAM", &self.program));
         let job = TestJob::new(NODES, 1, &["bash", "-c", &script]).with(&["--slurm"]);
-        let mut job = plain(job.with(faults), &self.scratch);
+        let mut job = plain(self.over.job(job.with(faults)), &self.scratch);
         job.folder = self.scratch.0.clone();
         job.seconds = SECONDS;
         job
@@ -179,8 +187,8 @@ fn must_leave_nothing(outcome: &Outcome) -> Result<()> {
 
 /// Only the set of the lost node is rolled back; all others still run when Slurm has noticed. The
 /// job's secret is encrypted by the munge of this Slurm.
-fn node_killed() -> Result<()> {
-    let login = Login::new("slurm-node", ITERATIONS)?;
+fn node_killed(over: &Over) -> Result<()> {
+    let login = Login::new(over, "slurm-node", ITERATIONS)?;
     let script = format!(
         "munge=\"--mca vprotocol_correlated_secret munge:$(dirname \"$SLURM_CONF\")/munge.socket\"
          id=$({SBATCH} --wrap=\"{MPIRUN} $munge PROGRAM\") || fail sbatch
@@ -198,8 +206,8 @@ fn node_killed() -> Result<()> {
 }
 
 /// Of a job in the middle of its work.
-fn cancelled() -> Result<()> {
-    let login = Login::new("slurm-scancel", ENDLESS)?;
+fn cancelled(over: &Over) -> Result<()> {
+    let login = Login::new(over, "slurm-scancel", ENDLESS)?;
     let script = format!(
         "id=$({SBATCH} --wrap='{MPIRUN} PROGRAM') || fail sbatch
          event replication_ok; scancel $id; over $id; report $id"
@@ -210,8 +218,8 @@ fn cancelled() -> Result<()> {
 }
 
 /// Both are in their middle at the same time.
-fn array() -> Result<()> {
-    let login = Login::new("slurm-array", ITERATIONS)?;
+fn array(over: &Over) -> Result<()> {
+    let login = Login::new(over, "slurm-array", ITERATIONS)?;
     let script = format!(
         "sbatch='{SBATCH} --output=out-%a'
          id=$($sbatch --array=0-1 --wrap='{MPIRUN} PROGRAM') || fail sbatch
@@ -225,8 +233,8 @@ fn array() -> Result<()> {
 }
 
 /// The job is not disturbed, and the node takes no other one.
-fn drained() -> Result<()> {
-    let login = Login::new("slurm-drain", ITERATIONS)?;
+fn drained(over: &Over) -> Result<()> {
+    let login = Login::new(over, "slurm-drain", ITERATIONS)?;
     let script = format!(
         "id=$({SBATCH} --wrap='{MPIRUN} PROGRAM') || fail sbatch
          event replication_ok; scontrol update nodename=n2 state=drain reason=test
@@ -237,9 +245,28 @@ fn drained() -> Result<()> {
     login.must(&outcome, NODES, &[("set_rollback", 0)])
 }
 
+/// Nobody guards ranks that srun starts; they run all the same.
+fn srun(over: &Over) -> Result<()> {
+    let login = Login::new(over, "slurm-srun", ITERATIONS)?;
+    workloads::open_gate(&login.scratch, GATE_OPEN)?;
+    let script = "export OMPI_MCA_pml=v OMPI_MCA_vprotocol=correlated
+         salloc --quiet --nodes=4 --ntasks-per-node=1 srun --mpi=pmix PROGRAM || fail srun
+         export OMPI_MCA_vprotocol_correlated_recover=0; echo silent >&2
+         salloc --quiet --nodes=4 --ntasks-per-node=1 srun --mpi=pmix PROGRAM || fail srun";
+    let outcome = login.job(script, &[]).run()?;
+    let (told, silent) = outcome.stderr.split_once("silent\n").unwrap_or_default();
+    let text = "This job is not protected";
+    outcome.must(told.matches(text).count() == 1, "it should be told once")?;
+    outcome.must(!silent.contains(text), "who wants no protection should not be told")?;
+    let answer = known(NODES)?;
+    let both = outcome.stdout.matches(&answer).count() == 2;
+    outcome.must(both, "another answer than that of an undisturbed job")?;
+    must_leave_nothing(&outcome)
+}
+
 /// Three ranks on four nodes.
-fn spare_node() -> Result<()> {
-    let login = Login::new("slurm-spare", ITERATIONS)?;
+fn spare_node(over: &Over) -> Result<()> {
+    let login = Login::new(over, "slurm-spare", ITERATIONS)?;
     let script = format!(
         "id=$({SBATCH} --wrap='{MPIRUN} -np 3 -N 1 PROGRAM') || fail sbatch
          node n1 down; sleep 3; touch noticed; over $id; report $id"
@@ -257,8 +284,8 @@ fn spare_node() -> Result<()> {
 }
 
 /// Slurm takes the node for lost; the processes of the job that are there go on.
-fn slurmd_killed() -> Result<()> {
-    let login = Login::new("slurm-slurmd", ITERATIONS)?;
+fn slurmd_killed(over: &Over) -> Result<()> {
+    let login = Login::new(over, "slurm-slurmd", ITERATIONS)?;
     let script = format!(
         "id=$({SBATCH} --wrap='{MPIRUN} PROGRAM') || fail sbatch
          node n2 down; sleep 3; touch noticed; over $id; report $id"
@@ -270,8 +297,8 @@ fn slurmd_killed() -> Result<()> {
 }
 
 /// mpirun's daemon on a node ends, alone: srun, which has started it, must not end the others.
-fn daemon_ended(signal: &str) -> Result<()> {
-    let login = Login::new(&format!("slurm-daemon-{signal}"), ITERATIONS)?;
+fn daemon_ended(over: &Over, signal: &str) -> Result<()> {
+    let login = Login::new(over, &format!("slurm-daemon-{signal}"), ITERATIONS)?;
     let script =
         format!("id=$({SBATCH} --wrap='{MPIRUN} PROGRAM') || fail sbatch; over $id; report $id");
     let fault = format!("replication_ok@1={signal}/daemon:2");
@@ -295,12 +322,18 @@ fn daemon_ended(signal: &str) -> Result<()> {
 }
 
 /// mpirun ends, and names the node.
-fn daemon_missing() -> Result<()> {
-    let login = Login::new("slurm-missing", ITERATIONS)?;
+fn daemon_missing(over: &Over) -> Result<()> {
+    let login = Login::new(over, "slurm-missing", ITERATIONS)?;
+    // What is called like the daemon is it where the way to it is not said.
+    let (name, daemon) = match over {
+        Over::Debian(_) => ("prted", "/usr/bin/prted"),
+        _ => ("orted", "/usr/bin/orted"),
+    };
     let script = format!(
-        "printf '#!/bin/sh\n[ \"$SLURMD_NODENAME\" != n2 ] || exit 127\nexec orted \"$@\"\n' > agent
-         chmod +x agent; agent=\"--mca orte_launch_agent $PWD/agent\"
-         id=$({SBATCH} --wrap=\"{MPIRUN} $agent PROGRAM\") || fail sbatch
+        "printf '#!/bin/sh\n[ \"$SLURMD_NODENAME\" != n2 ] || exit 127\n' > {name}
+         printf 'exec {daemon} \"$@\"\n' >> {name}
+         chmod +x {name}; export PATH=$PWD:$PATH
+         id=$({SBATCH} --wrap=\"{MPIRUN} PROGRAM\") || fail sbatch
          over $id; report $id"
     );
     let outcome = login.job(&script, &[]).run()?;
@@ -313,8 +346,8 @@ fn daemon_missing() -> Result<()> {
 }
 
 /// As users do who wait for their job: the allocation has all nodes but that of mpirun.
-fn login_node() -> Result<()> {
-    let login = Login::new("slurm-salloc", ITERATIONS)?;
+fn login_node(over: &Over) -> Result<()> {
+    let login = Login::new(over, "slurm-salloc", ITERATIONS)?;
     let script = format!(
         "(node n2 down; sleep 3; touch noticed) &
          salloc --quiet --nodes=4 --ntasks-per-node=1 --no-kill {MPIRUN} PROGRAM || fail salloc"
@@ -327,8 +360,8 @@ fn login_node() -> Result<()> {
 }
 
 /// Slurm ends a job that takes too long, and nothing of it is left.
-fn time_limit() -> Result<()> {
-    let login = Login::new("slurm-time", ENDLESS)?;
+fn time_limit(over: &Over) -> Result<()> {
+    let login = Login::new(over, "slurm-time", ENDLESS)?;
     let script = format!(
         "id=$({SBATCH} --time=1 --wrap='{MPIRUN} PROGRAM') || fail sbatch
          event replication_ok; over $id; report $id"
@@ -340,8 +373,8 @@ fn time_limit() -> Result<()> {
 
 /// The script of the user guide: Slurm's signal ends the job at a checkpoint, and Slurm queues it
 /// again.
-fn signal_and_requeue() -> Result<()> {
-    let login = Login::new("slurm-sh", ITERATIONS)?;
+fn signal_and_requeue(over: &Over) -> Result<()> {
+    let login = Login::new(over, "slurm-sh", ITERATIONS)?;
     let script = paths::root().join("docs/slurm.sh");
     let script = format!(
         "export RUSTBTL_CHECKPOINTS=$PWD/ck
@@ -359,8 +392,8 @@ fn signal_and_requeue() -> Result<()> {
 
 /// mpirun is lost, and the batch shell. Slurm queues the job again, and it is restarted on the
 /// nodes that are left.
-fn first_node_killed() -> Result<()> {
-    let login = Login::new("slurm-first", ITERATIONS)?;
+fn first_node_killed(over: &Over) -> Result<()> {
+    let login = Login::new(over, "slurm-first", ITERATIONS)?;
     let script = paths::root().join("docs/slurm.sh");
     let script = format!(
         "export RUSTBTL_CHECKPOINTS=$PWD/ck

@@ -163,8 +163,14 @@ impl Program {
     }
 
     /// The program and its arguments, for a job that is started otherwise.
-    pub fn words(&self, shape: Shape, iterations: u64, scratch: &Scratch) -> Result<Vec<String>> {
-        self.command(&Over::Component, shape, iterations, scratch)
+    pub fn words(
+        &self,
+        over: &Over,
+        shape: Shape,
+        iterations: u64,
+        scratch: &Scratch,
+    ) -> Result<Vec<String>> {
+        self.command(over, shape, iterations, scratch)
     }
 
     /// Where it is started.

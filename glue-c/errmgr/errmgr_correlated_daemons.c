@@ -1,8 +1,12 @@
 /*
- * mpirun waits for its daemons on all nodes before it starts anything. Where Slurm starts them,
- * srun is told not to end all when one ends (orte_correlated_component.c); so mpirun itself notices
- * that one could not be started: for a long time no more of them report. Then it tells the others
- * to end, and ends itself: Open MPI would wait for messages of a daemon that never was.
+ * Daemons that Slurm starts are the tasks of one step. When a node fails, or a task with an exit
+ * code, Slurm ends the whole step, and with it the daemons of all other nodes, unless srun was told
+ * not to: it is told here.
+ *
+ * mpirun waits for its daemons on all nodes before it starts anything. Since srun does not end them
+ * all when one ends, mpirun itself notices that one could not be started: for a long time no more
+ * of them report. Then it tells the others to end, and ends itself: Open MPI would wait for
+ * messages of a daemon that never was.
  */
 #include "errmgr_correlated.h"
 
@@ -15,7 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "opal/class/opal_pointer_array.h"
+/* A step that loses a node, or a daemon, continues. */
+#define CORRELATED_SRUN_ARGUMENTS "--no-kill --kill-on-bad-exit=0"
 
 /* A node may be slow to start a program from a shared file system, and srun has said already what
  * it knows. */
@@ -23,7 +28,7 @@ enum { LOOK_SECONDS = 2, PATIENCE_MIN_SECONDS = 5, ENDING_SECONDS = 4 };
 
 static opal_event_t timer;
 static bool awaits = false;
-static orte_vpid_t reported = 0;
+static unsigned reported = 0;
 static time_t last_report = 0;
 static time_t told = 0;
 
@@ -126,7 +131,7 @@ static void on_timer(int fd, short flags, void *unused)
     look_again();
 }
 
-void mca_errmgr_correlated_await_daemons(void)
+static void await_daemons(void)
 {
     last_report = now();
     opal_event_evtimer_set(orte_event_base, &timer, on_timer, NULL);
@@ -134,7 +139,48 @@ void mca_errmgr_correlated_await_daemons(void)
     look_again();
 }
 
-void mca_errmgr_correlated_stop_awaiting_daemons(void)
+/* What the user has chosen for srun comes behind ours, and has precedence. */
+static void set_srun_arguments(void)
+{
+    char *all = NULL;
+    char **given = correlated_srun_arguments();
+    if (NULL == given) {
+        return; /* there is no Slurm */
+    }
+    if (0 <= asprintf(&all, CORRELATED_SRUN_ARGUMENTS " %s", NULL == *given ? "" : *given)) {
+        free(*given);
+        *given = all;
+        await_daemons();
+    }
+}
+
+static orte_state_cbfunc_t stock_allocate = NULL;
+
+/* All frameworks are open; daemons are started later. */
+static void on_allocate(int fd, short flags, void *data)
+{
+    static bool done = false;
+    if (!done && mca_errmgr_correlated_will_be_wanted() && mca_errmgr_correlated_may_recover()) {
+        set_srun_arguments();
+    }
+    done = true;
+    stock_allocate(fd, flags, data);
+}
+
+int mca_errmgr_correlated_daemons_open(void)
+{
+    orte_state_t *state;
+    OPAL_LIST_FOREACH(state, &orte_job_states, orte_state_t) {
+        if (ORTE_JOB_STATE_ALLOCATE == state->job_state && NULL != state->cbfunc) {
+            stock_allocate = state->cbfunc;
+            state->cbfunc = on_allocate;
+            return ORTE_SUCCESS;
+        }
+    }
+    return ORTE_ERR_NOT_FOUND;
+}
+
+void mca_errmgr_correlated_daemons_close(void)
 {
     if (awaits) {
         opal_event_evtimer_del(&timer);
