@@ -108,6 +108,8 @@ pub struct WindowEntry {
     bytes: AtomicU64,
     /// Who has mapped the owner's memory finds this mark there.
     mark: AtomicU64,
+    /// Accesses by neighbours in fence epochs.
+    of_fences: AtomicU64,
 }
 
 const _: () = assert!(size_of::<TargetLine>() == 64 && size_of::<WindowEntry>() == 64);
@@ -239,6 +241,7 @@ impl<'a> TargetArea<'a> {
             word.store(0, Ordering::Relaxed);
         }
         entry.mark.store(0, Ordering::Relaxed);
+        entry.of_fences.store(0, Ordering::Relaxed);
         entry.base.store(base, Ordering::Relaxed);
         entry.fences.store(fences, Ordering::Relaxed);
         // [entry]
@@ -302,6 +305,19 @@ impl EntryRef<'_> {
 
     pub(crate) fn set_fences(&self, fences: u64) {
         self.entry.fences.store(fences, Ordering::Release);
+    }
+
+    /// One more access in a fence epoch was done.
+    #[inline(always)]
+    pub(crate) fn count_of_fence(&self) {
+        // [fence count] who has seen it counted sees what was done.
+        self.entry.of_fences.fetch_add(1, Ordering::Release);
+    }
+
+    /// How many were, since the owner made the window known here.
+    pub(crate) fn of_fences(&self) -> u64 {
+        // [fence count]
+        self.entry.of_fences.load(Ordering::Acquire)
     }
 
     /// How often the owner has posted to this neighbour.

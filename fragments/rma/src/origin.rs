@@ -64,8 +64,10 @@ pub(crate) enum Awaited {
 /// What is under way to one target.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Towards {
-    /// Messages of the fence epoch that reads or write.
+    /// Messages of the fence epoch that read or write.
     pub(crate) of_fence: u64,
+    /// Accesses of the fence epoch that were done directly.
+    pub(crate) direct_of_fence: u64,
     /// MPI_Win_start's that named it.
     pub(crate) starts: u64,
     /// Something was sent whose application no reply will show.

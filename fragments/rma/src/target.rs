@@ -16,8 +16,10 @@ pub(crate) struct Target {
     pub(crate) queues: BTreeMap<CommRank, BatchQueue>,
     /// Fences that this process has left.
     pub(crate) fences: u64,
-    /// Accesses that were applied since.
+    /// Accesses that were applied since, whoever applied them.
     pub(crate) applied_since_fence: u64,
+    /// How many of neighbours' direct accesses in fence epochs are counted in it, or were.
+    pub(crate) direct_seen: u64,
     /// While MPI_Win_fence is under way: how many accesses of the epoch there are, once known.
     pub(crate) expected: Option<u64>,
     /// MPI_Win_post's that named an origin.

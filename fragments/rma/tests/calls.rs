@@ -137,7 +137,7 @@ impl Job {
             return vec![Ok(()); ranks];
         }
         let wait = |(machine, sum): (&mut Rma, u64)| {
-            machine.fence_counted(WINDOW, sum, assert).expect("under way")
+            machine.fence_counted(WINDOW, sum, assert, None).expect("under way")
         };
         let waits: Vec<_> = self.machines.iter_mut().zip(sums).map(wait).collect();
         self.settle();
@@ -184,7 +184,7 @@ fn outside_of_an_epoch_everything_is_refused() {
     refused(&mut job, Sync, |m| m.flush_local(WINDOW, None));
     refused(&mut job, Sync, |m| m.complete(WINDOW));
     refused(&mut job, Sync, |m| m.wait(WINDOW));
-    refused(&mut job, Sync, |m| m.fence_counted(WINDOW, 0, FENCE));
+    refused(&mut job, Sync, |m| m.fence_counted(WINDOW, 0, FENCE, None));
     refused(&mut job, RmaError::Window, |m| m.sync(ContextId(4)));
     refused(&mut job, RmaError::Flavor, |m| m.attach(WINDOW, 0, 8));
     assert_eq!(job.machines[0].sync(WINDOW), Ok(()));

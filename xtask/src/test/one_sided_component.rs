@@ -86,8 +86,9 @@ const ALL_SETS: &[&str] = &[
     "2@1",
 ];
 
-const CASES: [Case; 17] = [
+const CASES: [Case; 18] = [
     Case { what: "fence", program: &WINDOW, shape: (2, 2), faults: RANK, sets: 1 },
+    Case { what: "fence, six ranks", program: &WINDOW, shape: (2, 3), faults: RANK, sets: 1 },
     Case { what: "fence, a node", program: &WINDOW, shape: (3, 1), faults: NODE, sets: 1 },
     Case { what: "post and start", program: &HALO, shape: (2, 2), faults: RANK, sets: 1 },
     Case { what: "post, two sets", program: &HALO, shape: (3, 1), faults: TWO_RANKS, sets: 2 },

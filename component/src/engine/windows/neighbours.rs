@@ -23,8 +23,9 @@ use rustbtl_coordination::determinants::{AppliedRun, DirectRun};
 use rustbtl_fragments::host::Host;
 use rustbtl_fragments::ids::{CommRank, ContextId, PeerId};
 use rustbtl_rma::direct::{EntryRef, GroupRun, SetGroup, TargetArea};
+use rustbtl_rma::error::RmaError;
 use rustbtl_rma::ids::Tick;
-use rustbtl_rma::machine::{Neighbourhood, Rma};
+use rustbtl_rma::machine::{FenceAssert, Neighbourhood, Rma, Wait};
 use rustbtl_rma::record::Applied;
 
 const POLLS: &str = "it polls memory of a window that another rank of its set had written to \
@@ -239,6 +240,22 @@ impl EngineHost {
         {
             area.set_tick(self.windows.rma.tick());
         }
+    }
+
+    /// So many accesses of a fence epoch are for this process.
+    ///
+    /// # Errors
+    /// As [`Rma::fence_counted`].
+    pub(crate) fn fence_counted(
+        &mut self,
+        window: ContextId,
+        expected: u64,
+        assert: FenceAssert,
+    ) -> Result<Wait, RmaError> {
+        let Self { windows, transports, .. } = self;
+        let me = windows.neighbours.as_ref().map(|neighbours| neighbours.me);
+        let area = me.and_then(|me| transports.window_area(me));
+        windows.rma.fence_counted(window, expected, assert, area.as_ref())
     }
 
     /// The program has left a fence, or posted.

@@ -130,8 +130,7 @@ pub extern "C" fn rustbtl_window_fence_counted(
 ) -> i32 {
     let assert = fence_assert(no_precede, no_succeed);
     let window = ContextId(window);
-    let begun =
-        synchronize(|driver| driver.host.windows.rma.fence_counted(window, expected, assert));
+    let begun = synchronize(|driver| driver.host.fence_counted(window, expected, assert));
     match begun {
         Err(error) => code(Err(error)),
         Ok(wait) => code(wait_until(shared(), |driver| {

@@ -206,6 +206,7 @@ impl Rma {
         self.hot.forget();
         for found in self.windows.values_mut() {
             found.take_back_locks(locked, area);
+            found.take_direct(area);
         }
     }
 
@@ -342,7 +343,7 @@ impl Rma {
         action: &Action<'_>,
         fetched: &mut Vec<u8>,
     ) -> Result<(), RmaError> {
-        let found = self.windows.get(&id).ok_or(RmaError::Window)?;
+        let found = self.windows.get_mut(&id).ok_or(RmaError::Window)?;
         let source = found.setup.me;
         let unit = i64::from(found.setup.extent(target).unit);
         let base = near.entry.base();
@@ -356,14 +357,15 @@ impl Rma {
             done = super::apply::access(action, hood.memory(index, of), fetched, address);
         }
         if !action.is_ordered(epoch) {
+            self.count_of_fence(near, (id, target), epoch);
             return done;
         }
-        // An access that is refused counts as well: its message would have been applied.
         let locked = near.lock(hood);
         if action.is_atomic() {
             done = super::apply::access(action, hood.memory(index, of), fetched, address);
         }
         near.count(&locked, (id, source), is_passive);
+        self.count_of_fence(near, (id, target), epoch);
         if is_passive && action.writes() {
             locked.wrote(&near.area);
             self.wrote_late |= !near.area.accepts(WRITES);
@@ -379,6 +381,20 @@ impl Rma {
             self.got((id, target, at), fetched, applied);
         }
         Ok(())
+    }
+
+    /// It was done, or refused: as many are counted as there would have been messages.
+    #[inline]
+    pub(super) fn count_of_fence(
+        &mut self,
+        near: &Near<'_>,
+        (id, target): (ContextId, CommRank),
+        epoch: Epoch,
+    ) {
+        if let (Epoch::Fence(_), Some(found)) = (epoch, self.windows.get_mut(&id)) {
+            found.origin.towards(target).direct_of_fence += 1;
+            near.entry.count_of_fence();
+        }
     }
 
     /// A program that gets the same again, does nothing else, and finds something else, although
@@ -475,6 +491,7 @@ impl super::Window {
             return;
         }
         self.entry = area.publish(id, self.setup.base, self.target.fences);
+        self.target.direct_seen = 0;
         if let Some(entry) = self.entry.and_then(|number| area.entry(number)) {
             self.target.lock.publish(locked, entry);
         }
@@ -492,6 +509,14 @@ impl super::Window {
             }
         }
         self.target.lock.publish(locked, entry);
+    }
+
+    /// What neighbours have done in the fence epoch counts as what this process has applied.
+    pub(super) fn take_direct(&mut self, area: &TargetArea<'_>) {
+        let Some(entry) = self.entry.and_then(|number| area.entry(number)) else { return };
+        let all = entry.of_fences();
+        self.target.applied_since_fence += all - self.target.direct_seen;
+        self.target.direct_seen = all;
     }
 
     fn publish_exposure(&mut self, area: &TargetArea<'_>) {

@@ -474,7 +474,11 @@ impl Rma {
             window.regions.check();
             window.origin.check();
             window.target.check();
-            let of_fence = window.origin.towards.values().any(|towards| towards.of_fence != 0);
+            let of_fence = window
+                .origin
+                .towards
+                .values()
+                .any(|towards| towards.of_fence != 0 || towards.direct_of_fence != 0);
             let fence = matches!(window.origin.access, Access::FenceUsed | Access::FenceEnding);
             assert!(fence || !of_fence, "O3: operations of a fence outside of one");
         }

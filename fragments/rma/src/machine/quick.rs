@@ -304,12 +304,14 @@ impl Rma {
         }
         let address = near.entry.base().wrapping_add(at);
         let (is_passive, is_atomic) = (epoch == Epoch::Passive, quick.is_atomic());
+        let of_target = (id, of.1);
         if !is_passive {
             self.use_fence(id);
         }
         if !is_passive && !is_atomic {
             self.act_on_window(&own);
             quick.apply(&mut memory, address, primitive);
+            self.count_of_fence(&near, of_target, epoch);
             return Some(());
         }
         let is_long = !is_atomic && bytes > LOCKED_BYTES_MAX;
@@ -328,6 +330,9 @@ impl Rma {
             return None;
         }
         near.count(&locked, (id, source), is_passive);
+        if !is_passive {
+            self.count_of_fence(&near, of_target, epoch);
+        }
         match quick {
             Quick::Get(into) => {
                 let applied = near.area.applied();

@@ -3,6 +3,7 @@
 
 use super::Rma;
 use super::direct::{Neighbourhood, Nobody};
+use crate::direct::TargetArea;
 use crate::error::RmaError;
 use crate::ids::{CommRank, ContextId};
 use crate::origin::{Access, Awaited, Held};
@@ -76,7 +77,8 @@ impl Rma {
         let mut counts = vec![0; ranks];
         let mut confirm = Vec::new();
         for (target, towards) in &found.origin.towards {
-            counts[target.0 as usize] = towards.of_fence;
+            // A replay goes by messages: which way they took must not be seen in what is summed.
+            counts[target.0 as usize] = towards.of_fence + towards.direct_of_fence;
             if found.setup.flavor == Flavor::Dynamic && towards.is_unconfirmed {
                 confirm.push(*target);
             }
@@ -90,7 +92,8 @@ impl Rma {
         Ok(FenceStep::Count(counts))
     }
 
-    /// So many accesses of the epoch are for this process. `assert` as at the beginning.
+    /// So many accesses of the epoch are for this process. `assert` as at the beginning. `own`: the
+    /// own area, in which neighbours have counted theirs before they said how many there are.
     ///
     /// # Errors
     /// `Window`; `Sync`: no fence is under way.
@@ -99,10 +102,14 @@ impl Rma {
         window: ContextId,
         expected: u64,
         assert: FenceAssert,
+        own: Option<&TargetArea<'_>>,
     ) -> Result<Wait, RmaError> {
         let found = self.window(window)?;
         if found.origin.access != Access::FenceEnding {
             return Err(RmaError::Sync);
+        }
+        if let Some(area) = own {
+            found.take_direct(area);
         }
         found.target.expected = Some(expected);
         Ok(Wait { window, kind: Kind::Fence { opens: !assert.no_succeed } })
@@ -115,6 +122,7 @@ impl Rma {
         found.target.expected = None;
         for towards in found.origin.towards.values_mut() {
             towards.of_fence = 0;
+            towards.direct_of_fence = 0;
             towards.is_unconfirmed = false;
         }
         found.origin.access = if opens { Access::FenceOpen } else { Access::Closed };

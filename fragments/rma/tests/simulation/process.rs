@@ -134,6 +134,8 @@ pub struct Moment {
     pub completes_early: bool,
 }
 
+/// No fence has more accesses.
+const COUNT_MAX: u64 = u32::MAX as u64;
 const SLOT_BYTES: u64 = 8 * SLOT as u64;
 
 fn layout(strided: bool) -> Layout {
@@ -428,7 +430,9 @@ impl Process {
                     FenceStep::Over => self.counted = true,
                     FenceStep::Count(counts) => {
                         self.expected = counts[self.rank];
-                        self.collective(|to| counts[to]);
+                        // Sums in parts may show each process all counts of another one.
+                        let all: u64 = counts.iter().sum();
+                        self.collective(|to| counts[to] + all * (COUNT_MAX + 1));
                     }
                 }
             }
@@ -547,9 +551,11 @@ impl Process {
             Call::Fence { .. } if !self.counted => {
                 let Some(sum) = self.collected() else { return false };
                 let &Call::Fence { no_precede, no_succeed } = call else { return false };
-                let expected = sum + self.expected;
+                let expected = sum % (COUNT_MAX + 1) + self.expected;
                 let assert = FenceAssert { no_precede, no_succeed };
-                let wait = self.machine.fence_counted(WINDOW, expected, assert);
+                let shared = self.hood.shared.clone();
+                let area = shared.as_ref().map(|shared| shared.area(self.hood.me));
+                let wait = self.machine.fence_counted(WINDOW, expected, assert, area.as_ref());
                 self.waits.push(wait.expect("a fence"));
                 self.counted = true;
                 return false;

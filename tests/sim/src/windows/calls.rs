@@ -456,7 +456,7 @@ impl Process {
             let assert = FenceAssert { no_precede, no_succeed };
             let expected = sum.wrapping_add(self.program.calls.own);
             let rma = &mut self.host.memory.windows.rma;
-            self.program.calls.waits.extend(rma.fence_counted(name, expected, assert));
+            self.program.calls.waits.extend(rma.fence_counted(name, expected, assert, None));
             assert_eq!(self.program.calls.waits.len(), 1, "the fence goes on");
             self.program.calls.counted = true;
             self.progress_windows(shared);
