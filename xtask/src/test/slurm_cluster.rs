@@ -324,15 +324,14 @@ fn daemon_ended(over: &Over, signal: &str) -> Result<()> {
 /// mpirun ends, and names the node.
 fn daemon_missing(over: &Over) -> Result<()> {
     let login = Login::new(over, "slurm-missing", ITERATIONS)?;
-    // What is called like the daemon is it where the way to it is not said.
-    let (name, daemon) = match over {
-        Over::Debian(_) => ("prted", "/usr/bin/prted"),
-        _ => ("orted", "/usr/bin/orted"),
+    let (daemon, variable) = match over {
+        Over::Debian(_) => ("prted", "PRTE_MCA_prte_launch_agent"),
+        _ => ("orted", "OMPI_MCA_orte_launch_agent"),
     };
     let script = format!(
-        "printf '#!/bin/sh\n[ \"$SLURMD_NODENAME\" != n2 ] || exit 127\n' > {name}
-         printf 'exec {daemon} \"$@\"\n' >> {name}
-         chmod +x {name}; export PATH=$PWD:$PATH
+        "printf '#!/bin/sh\n[ \"$SLURMD_NODENAME\" != n2 ] || exit 127\n' > agent
+         printf 'exec {daemon} \"$@\"\n' >> agent
+         chmod +x agent; export {variable}=$PWD/agent
          id=$({SBATCH} --wrap=\"{MPIRUN} PROGRAM\") || fail sbatch
          over $id; report $id"
     );
