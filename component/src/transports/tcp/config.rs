@@ -39,6 +39,9 @@ pub struct TcpConfig {
     pub handshake_ms_max: u32,
     /// How long `close` waits for the peers to take notice.
     pub linger_ms_max: u32,
+    /// A peer that acknowledges nothing for so long is lost; 0: the kernel's own limits, which are
+    /// hours. For users of this transport that have no other failure detector.
+    pub silence_ms_max: u32,
     /// Encrypt what runs over the connections. All peers do, or none.
     pub encrypt: bool,
     /// Version of what runs over the connections; peers with another one are refused.
@@ -81,6 +84,7 @@ impl Default for TcpConfig {
             connect_ms_max: 30_000,
             handshake_ms_max: 5_000,
             linger_ms_max: 1_000,
+            silence_ms_max: 0,
             encrypt: false,
             version: VERSION,
         }

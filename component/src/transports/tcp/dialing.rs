@@ -69,6 +69,9 @@ impl Tcp {
         generation: u32,
     ) {
         socket::tune(&wire.stream, self.config.socket_buffer_bytes);
+        if self.config.silence_ms_max > 0 {
+            socket::limit_silence(&wire.stream, self.config.silence_ms_max);
+        }
         let free = self.connections.iter().position(Option::is_none);
         let at = free.unwrap_or(self.connections.len());
         let token = EpollToken::Connection(at as u32).token();
