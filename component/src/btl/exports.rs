@@ -224,11 +224,7 @@ fn outcome(outcome: Outcome) -> i32 {
 }
 
 fn message(tag: u8, from: &CMessage) -> Message {
-    Message {
-        tag,
-        first: (from.first, from.first_bytes),
-        second: (from.second, from.second_bytes),
-    }
+    Message { tag, first: (from.first, from.first_bytes), second: (from.second, from.second_bytes) }
 }
 
 /// # Safety
@@ -271,7 +267,8 @@ unsafe extern "C" fn open(
         ..TcpConfig::default()
     };
     // SAFETY: C gives so many.
-    let local = unsafe { core::slice::from_raw_parts(place.local_ranks, place.local_size as usize) };
+    let local =
+        unsafe { core::slice::from_raw_parts(place.local_ranks, place.local_size as usize) };
     let me = Name { job: place.job, rank: place.rank };
     let place = Place { me, size: place.size, node, local: local.to_vec() };
     match State::open(place, Settings { shm: settings.shm != 0, segment, tcp }) {

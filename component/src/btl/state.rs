@@ -184,8 +184,7 @@ impl State {
         if segment.layout().ring_bytes < self.ring_bytes() {
             return Err("the ranks of this node have different sizes of rings (shm_ring)".into());
         }
-        let local: Vec<_> =
-            self.place.local.iter().map(|&rank| self.peers.of_rank(rank)).collect();
+        let local: Vec<_> = self.place.local.iter().map(|&rank| self.peers.of_rank(rank)).collect();
         self.node = Some(Shm::new(segment, &local));
         Ok(())
     }

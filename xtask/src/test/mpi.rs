@@ -88,7 +88,9 @@ impl Over<'_> {
             Over::Component | Over::Protected => all,
             Over::OneSided { all_shapes: true, .. } => all,
             Over::OneSided { .. } | Over::Collectives(_) => one_sided_component::some_shapes(&all),
-            Over::Btl | Over::Tree(_) | Over::Debian(_) => all.iter().copied().filter(largest).collect(),
+            Over::Btl | Over::Tree(_) | Over::Debian(_) => {
+                all.iter().copied().filter(largest).collect()
+            }
         }
     }
 
