@@ -45,6 +45,10 @@ typedef struct mca_btl_rustbtl_frag_t {
     mca_btl_rustbtl_module_t *module;
     mca_btl_base_endpoint_t *endpoint;
     opal_free_list_t *list;
+    /* Of a put. */
+    mca_btl_base_rdma_completion_fn_t put_done;
+    void *put_address, *put_context, *put_data;
+    mca_btl_base_registration_handle_t *put_handle;
     /* Room for data, on a multiple of 16 bytes. */
     uint8_t data[] __attribute__((aligned(16)));
 } mca_btl_rustbtl_frag_t;
@@ -64,6 +68,7 @@ typedef struct mca_btl_rustbtl_params_t {
     bool ipv4;
     bool ipv6;
     bool encrypt;
+    bool tcp_put;
 } mca_btl_rustbtl_params_t;
 
 extern mca_btl_rustbtl_params_t mca_btl_rustbtl_params;
@@ -88,7 +93,10 @@ void mca_btl_rustbtl_free_endpoints(void);
 /* Where this process is; gives `local_ranks` back by free. */
 int mca_btl_rustbtl_place(rustbtl_btl_place_t *place);
 
-void mca_btl_rustbtl_arrived(int32_t way, uint8_t tag, const uint8_t *start, size_t bytes);
+void mca_btl_rustbtl_arrived(int32_t way, uint32_t from, uint8_t tag, const uint8_t *start,
+                             size_t bytes);
+/* The process of this number; NULL: none of the first job of its mpirun, or not met yet. */
+mca_btl_base_endpoint_t *mca_btl_rustbtl_endpoint(uint32_t number);
 void mca_btl_rustbtl_over(void *cookie, int32_t accepted);
 void mca_btl_rustbtl_lost(uint32_t job, uint32_t rank, const char *reason);
 void mca_btl_rustbtl_notice(const char *text);

@@ -55,8 +55,8 @@ _Static_assert(32 == sizeof(rustbtl_btl_place_t), "mirrored by component/src/btl
 
 /* What Rust calls, in `progress` alone. */
 typedef struct rustbtl_btl_calls_t {
-    /* A message is here; its memory is valid during the call. */
-    void (*arrived)(int32_t way, uint8_t tag, const uint8_t *start, size_t bytes);
+    /* A message of process number `from` is here; its memory is valid during the call. */
+    void (*arrived)(int32_t way, uint32_t from, uint8_t tag, const uint8_t *start, size_t bytes);
     /* A message that waited is over. */
     void (*over)(void *cookie, int32_t accepted);
     /* A process is not reached any more. */
@@ -97,6 +97,8 @@ typedef struct rustbtl_btl_functions_t {
     rustbtl_btl_peer_t *(*meet)(rustbtl_btl_t *btl, uint32_t job, uint32_t rank,
                                 const uint8_t *card, size_t bytes, rustbtl_btl_text_t why);
     int32_t (*way)(const rustbtl_btl_peer_t *peer);
+    /* Its number: its rank, in the first job of an mpirun. */
+    uint32_t (*number)(const rustbtl_btl_peer_t *peer);
     void (*forget)(rustbtl_btl_peer_t *peer);
     /* The memory of the message stays as it is until it is done or over. */
     int32_t (*send)(rustbtl_btl_t *btl, const rustbtl_btl_peer_t *to, uint8_t tag,
@@ -112,6 +114,10 @@ typedef struct rustbtl_btl_functions_t {
                     size_t bytes);
     int32_t (*write)(rustbtl_btl_t *btl, const rustbtl_btl_peer_t *of, uint64_t to,
                      const uint8_t *from, size_t bytes);
+    /* Write memory of a peer of another node; what it is written from stays until it is done or
+     * over. It is there before any message that is sent afterwards. */
+    int32_t (*put)(rustbtl_btl_t *btl, const rustbtl_btl_peer_t *of, uint64_t to,
+                   const uint8_t *from, size_t bytes, void *cookie);
     int32_t (*progress)(rustbtl_btl_t *btl);
     /* Say goodbye, and forget all of it. */
     void (*close)(rustbtl_btl_t *btl);

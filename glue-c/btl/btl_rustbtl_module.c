@@ -3,6 +3,7 @@
  */
 #include "btl_rustbtl.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "opal/datatype/opal_datatype.h"
@@ -35,6 +36,7 @@ static mca_btl_rustbtl_frag_t *new_frag(mca_btl_rustbtl_module_t *module,
     frag->module = module;
     frag->endpoint = endpoint;
     frag->list = list;
+    frag->put_done = NULL;
     frag->segments[0].seg_addr.pval = frag->data;
     frag->segments[0].seg_len = size;
     frag->base.des_segment_count = 1;
@@ -102,7 +104,10 @@ static mca_btl_base_descriptor_t *module_prepare_src(mca_btl_base_module_t *base
 static void finish(mca_btl_rustbtl_frag_t *frag, bool callback, int status)
 {
     bool ours = 0 != (frag->base.des_flags & MCA_BTL_DES_FLAGS_BTL_OWNERSHIP);
-    if (callback && NULL != frag->base.des_cbfunc) {
+    if (NULL != frag->put_done) {
+        frag->put_done(&frag->module->super, frag->endpoint, frag->put_address, frag->put_handle,
+                       frag->put_context, frag->put_data, status);
+    } else if (callback && NULL != frag->base.des_cbfunc) {
         frag->base.des_cbfunc(&frag->module->super, frag->endpoint, &frag->base, status);
     }
     if (ours) {
@@ -186,7 +191,8 @@ static int module_sendi(mca_btl_base_module_t *base, mca_btl_base_endpoint_t *en
     return OPAL_ERR_OUT_OF_RESOURCE;
 }
 
-void mca_btl_rustbtl_arrived(int32_t way, uint8_t tag, const uint8_t *start, size_t bytes)
+void mca_btl_rustbtl_arrived(int32_t way, uint32_t from, uint8_t tag, const uint8_t *start,
+                             size_t bytes)
 {
     mca_btl_base_module_t *module = &mca_btl_rustbtl_modules[way].super;
     mca_btl_active_message_callback_t *active = mca_btl_base_active_message_trigger + tag;
@@ -196,9 +202,11 @@ void mca_btl_rustbtl_arrived(int32_t way, uint8_t tag, const uint8_t *start, siz
     }
 #if CORRELATED_OMPI_5
     const mca_btl_base_receive_descriptor_t received = {
-        .des_segments = &segment, .des_segment_count = 1, .tag = tag, .cbdata = active->cbdata };
+        .endpoint = mca_btl_rustbtl_endpoint(from), .des_segments = &segment,
+        .des_segment_count = 1, .tag = tag, .cbdata = active->cbdata };
     active->cbfunc(module, &received);
 #else
+    (void) from;
     mca_btl_base_descriptor_t received = { .des_segments = &segment, .des_segment_count = 1 };
     active->cbfunc(module, tag, &received, active->cbdata);
 #endif
@@ -242,6 +250,35 @@ static int module_put(mca_btl_base_module_t *base, mca_btl_base_endpoint_t *endp
     }
     done(base, endpoint, local_address, local_handle, context, data, OPAL_SUCCESS);
     return OPAL_SUCCESS;
+}
+
+/* To another node: messages that bring it come before any that is sent later. */
+static int module_put_far(mca_btl_base_module_t *base, mca_btl_base_endpoint_t *endpoint,
+                          void *local_address, uint64_t remote_address,
+                          mca_btl_base_registration_handle_t *local_handle,
+                          mca_btl_base_registration_handle_t *remote_handle, size_t size,
+                          int flags, int order, mca_btl_base_rdma_completion_fn_t done,
+                          void *context, void *data)
+{
+    (void) remote_handle;
+    (void) flags;
+    (void) order;
+    mca_btl_rustbtl_frag_t *frag = new_frag((mca_btl_rustbtl_module_t *) base, endpoint, 0,
+                                            MCA_BTL_DES_FLAGS_BTL_OWNERSHIP);
+    if (OPAL_UNLIKELY(NULL == frag)) {
+        return OPAL_ERR_OUT_OF_RESOURCE;
+    }
+    frag->put_done = done;
+    frag->put_address = local_address;
+    frag->put_handle = local_handle;
+    frag->put_context = context;
+    frag->put_data = data;
+    int32_t rc = mca_btl_rustbtl_core->put(mca_btl_rustbtl, endpoint->peer, remote_address,
+                                           local_address, size, frag);
+    if (RUSTBTL_BTL_DONE == rc) {
+        finish(frag, true, OPAL_SUCCESS);
+    }
+    return RUSTBTL_BTL_DOWN == rc ? unreachable(endpoint) : OPAL_SUCCESS;
 }
 
 /* ---- the modules ---------------------------------------------------------------------------- */
@@ -318,6 +355,15 @@ void mca_btl_rustbtl_fill_modules(uint32_t local_ranks)
     fill(network, params->tcp_eager_limit, settings->tcp_max_bytes);
     network->btl_latency = 100;
     network->btl_bandwidth = 1000;
+    if (params->tcp_put) {
+        /* The receiver asks for it at once, in one piece. */
+        network->btl_flags |= MCA_BTL_FLAGS_PUT;
+        network->btl_put = module_put_far;
+        network->btl_put_limit = SIZE_MAX;
+        network->btl_rdma_pipeline_send_length = settings->tcp_max_bytes;
+        network->btl_rdma_pipeline_frag_size = INT_MAX;
+        network->btl_min_rdma_pipeline_size = 0;
+    }
 }
 
 static int open_list(opal_free_list_t *list, size_t bytes)

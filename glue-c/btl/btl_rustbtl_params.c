@@ -26,6 +26,7 @@ mca_btl_rustbtl_params_t mca_btl_rustbtl_params = {
     .ipv4 = true,
     .ipv6 = true,
     .encrypt = false,
+    .tcp_put = true,
 };
 
 static int add(const char *name, const char *help, mca_base_var_type_t type, int level, void *store)
@@ -77,6 +78,9 @@ int mca_btl_rustbtl_register(void)
                MCA_BASE_VAR_TYPE_UNSIGNED_INT, 4, &all->tcp_eager_limit);
     (void) add("tcp_max_send_size", "Longer ones are sent in pieces of this size",
                MCA_BASE_VAR_TYPE_UNSIGNED_INT, 4, &settings->tcp_max_bytes);
+    (void) add("tcp_put",
+               "Write long messages straight into the memory of the receiver, once it has said where",
+               MCA_BASE_VAR_TYPE_BOOL, 4, &all->tcp_put);
     (void) add("tcp_socket_buffer", "SO_SNDBUF and SO_RCVBUF; 0: the kernel tunes them",
                MCA_BASE_VAR_TYPE_UNSIGNED_LONG, 4, &settings->tcp_socket_buffer);
     (void) add("tcp_connect_timeout",

@@ -23,6 +23,11 @@
 static mca_btl_base_module_error_cb_fn_t report_error;
 static bool help_file_found;
 static mca_btl_base_endpoint_t *all_endpoints;
+/* By the number of the process. */
+static mca_btl_base_endpoint_t **numbered;
+static uint32_t numbered_size;
+/* Numbers of processes that were spawned are far apart. */
+#define NUMBERED_MAX (1u << 17)
 
 /* ---- this process --------------------------------------------------------------------------- */
 
@@ -123,6 +128,30 @@ static int attach(void)
     return OPAL_SUCCESS;
 }
 
+static void number_endpoint(mca_btl_base_endpoint_t *endpoint)
+{
+    uint32_t number = mca_btl_rustbtl_core->number(endpoint->peer);
+    if (number >= NUMBERED_MAX) {
+        return;
+    }
+    if (number >= numbered_size) {
+        uint32_t size = 2 * number + 16;
+        mca_btl_base_endpoint_t **all = realloc(numbered, size * sizeof(*all));
+        if (NULL == all) {
+            return;
+        }
+        memset(all + numbered_size, 0, (size - numbered_size) * sizeof(*all));
+        numbered = all;
+        numbered_size = size;
+    }
+    numbered[number] = endpoint;
+}
+
+mca_btl_base_endpoint_t *mca_btl_rustbtl_endpoint(uint32_t number)
+{
+    return number < numbered_size ? numbered[number] : NULL;
+}
+
 static mca_btl_base_endpoint_t *meet(const mca_btl_rustbtl_module_t *module,
                                      const opal_process_name_t *name)
 {
@@ -154,6 +183,7 @@ static mca_btl_base_endpoint_t *meet(const mca_btl_rustbtl_module_t *module,
     endpoint->name = *name;
     endpoint->next = all_endpoints;
     all_endpoints = endpoint;
+    number_endpoint(endpoint);
     return endpoint;
 }
 
@@ -202,6 +232,9 @@ void mca_btl_rustbtl_free_endpoints(void)
         mca_btl_rustbtl_core->forget(first->peer);
         free(first);
     }
+    free(numbered);
+    numbered = NULL;
+    numbered_size = 0;
 }
 
 /* ---- to the user ---------------------------------------------------------------------------- */

@@ -21,7 +21,7 @@ const BURST: u32 = 32;
 /// What Open MPI is told.
 pub trait Above {
     /// A message has arrived.
-    fn arrived(&self, way: Way, tag: u8, payload: (*const u8, usize));
+    fn arrived(&self, message: &Arrived);
     /// A message that waited is over.
     fn over(&self, cookie: Cookie, accepted: bool);
     /// A process is not reached any more. May end the job.
@@ -99,7 +99,9 @@ impl Core {
         if !self.with(|state| state.is_idle()) {
             self.with(State::send_waiting);
             while let Some((cookie, accepted)) = self.with(State::next_over) {
-                above.over(cookie, accepted);
+                if !cookie.is_null() {
+                    above.over(cookie, accepted);
+                }
                 happened += 1;
             }
         }
@@ -120,7 +122,7 @@ impl Core {
         while count < BURST
             && let Some(arrived) = self.with(peek)
         {
-            above.arrived(arrived.way, arrived.tag, arrived.payload);
+            above.arrived(&arrived);
             self.with(|state| state.consume(arrived));
             count += 1;
         }

@@ -3,9 +3,9 @@
 //! `glue-c/vprotocol/vprotocol_correlated_btl.c`.
 
 use crate::btl::core::{Above, Access, Core};
-use crate::btl::frame::Way;
+use crate::btl::frame::{Way, What};
 use crate::btl::outbox::{Cookie, Message};
-use crate::btl::state::{Outcome, Place, Settings, State, node_bytes_max};
+use crate::btl::state::{Arrived, Outcome, Place, Settings, State, node_bytes_max};
 use crate::ffi::table::Name;
 use crate::transports::shm::SegmentOptions;
 use crate::transports::tcp::TcpConfig;
@@ -65,7 +65,7 @@ const_assert_eq!(size_of::<CPlace>(), 32);
 #[derive(Clone, Copy)]
 #[allow(missing_docs)]
 pub struct CCalls {
-    pub arrived: unsafe extern "C" fn(way: i32, tag: u8, start: *const u8, bytes: usize),
+    pub arrived: unsafe extern "C" fn(way: i32, from: u32, tag: u8, start: *const u8, bytes: usize),
     pub over: unsafe extern "C" fn(cookie: *mut c_void, accepted: i32),
     pub lost: unsafe extern "C" fn(job: u32, rank: u32, reason: *const c_char),
     pub notice: unsafe extern "C" fn(text: *const c_char),
@@ -117,6 +117,7 @@ pub struct Functions {
     pub attach: unsafe extern "C" fn(&Btl, *const u8, usize, CText) -> i32,
     pub meet: unsafe extern "C" fn(&Btl, u32, u32, *const u8, usize, CText) -> *mut Peer,
     pub way: unsafe extern "C" fn(&Peer) -> i32,
+    pub number: unsafe extern "C" fn(&Peer) -> u32,
     pub forget: unsafe extern "C" fn(*mut Peer),
     pub send: unsafe extern "C" fn(&Btl, &Peer, u8, &CMessage, *mut c_void) -> i32,
     pub send_now: unsafe extern "C" fn(&Btl, &Peer, u8, &CMessage) -> i32,
@@ -130,6 +131,7 @@ pub struct Functions {
     ) -> i32,
     pub read: unsafe extern "C" fn(&Btl, &Peer, u64, *mut u8, usize) -> i32,
     pub write: unsafe extern "C" fn(&Btl, &Peer, u64, *const u8, usize) -> i32,
+    pub put: unsafe extern "C" fn(&Btl, &Peer, u64, *const u8, usize, *mut c_void) -> i32,
     pub progress: unsafe extern "C" fn(&Btl) -> i32,
     pub close: unsafe extern "C" fn(*mut Btl),
 }
@@ -145,12 +147,14 @@ pub static FUNCTIONS: Functions = Functions {
     attach,
     meet,
     way,
+    number: number_of,
     forget,
     send,
     send_now,
     send_packed,
     read,
     write,
+    put,
     progress,
     close,
 };
@@ -195,9 +199,10 @@ fn number(way: Way) -> i32 {
 
 impl Above for CCalls {
     #[inline]
-    fn arrived(&self, way: Way, tag: u8, (start, bytes): (*const u8, usize)) {
+    fn arrived(&self, message: &Arrived) {
+        let (start, bytes) = message.payload;
         // SAFETY: the payload stays there during the call.
-        unsafe { (self.arrived)(number(way), tag, start, bytes) }
+        unsafe { (self.arrived)(number(message.way), message.from.0, message.tag, start, bytes) }
     }
     fn over(&self, cookie: Cookie, accepted: bool) {
         // SAFETY: a cookie that C has given, once.
@@ -224,7 +229,8 @@ fn outcome(outcome: Outcome) -> i32 {
 }
 
 fn message(tag: u8, from: &CMessage) -> Message {
-    Message { tag, first: (from.first, from.first_bytes), second: (from.second, from.second_bytes) }
+    let (first, second) = ((from.first, from.first_bytes), (from.second, from.second_bytes));
+    Message { what: What::Message(tag), first, second }
 }
 
 /// # Safety
@@ -346,6 +352,10 @@ unsafe extern "C" fn way(peer: &Peer) -> i32 {
     number(peer.way)
 }
 
+unsafe extern "C" fn number_of(peer: &Peer) -> u32 {
+    peer.id.0
+}
+
 unsafe extern "C" fn forget(peer: *mut Peer) {
     // SAFETY: from `meet`, given back once.
     drop(unsafe { Box::from_raw(peer) });
@@ -394,6 +404,18 @@ unsafe extern "C" fn write(btl: &Btl, of: &Peer, to: u64, from: *const u8, bytes
     // SAFETY: C's memory.
     let done = unsafe { of.access.write(&btl.core, of.id, to, from, bytes) };
     if done { DONE } else { DOWN }
+}
+
+unsafe extern "C" fn put(
+    btl: &Btl,
+    of: &Peer,
+    to: u64,
+    from: *const u8,
+    bytes: usize,
+    cookie: *mut c_void,
+) -> i32 {
+    // SAFETY: C keeps the memory until it is done or over.
+    outcome(btl.core.with(|state| unsafe { state.put(of.id, to, (from, bytes), cookie) }))
 }
 
 unsafe extern "C" fn progress(btl: &Btl) -> i32 {

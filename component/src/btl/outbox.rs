@@ -8,7 +8,7 @@
 //! 3. Each cookie comes out once, with the outcome.
 
 use crate::btl::frame;
-use crate::btl::frame::{HEAD_BYTES, Way};
+use crate::btl::frame::{HEAD_BYTES, Way, What};
 use crate::transports::{Payload, Sent, Transport};
 use core::ffi::c_void;
 use rustbtl_fragments::ids::PeerId;
@@ -18,11 +18,11 @@ use std::collections::{BTreeMap, VecDeque};
 /// lies; longer ones are copied together with it.
 const JOINED_BYTES_MAX: usize = 160;
 
-/// An active message: up to two pieces of memory, which stay as they are until it is accepted.
+/// What is sent: up to two pieces of memory, which stay as they are until it is accepted.
 #[derive(Clone, Copy, Debug)]
 pub struct Message {
-    /// Of Open MPI.
-    pub tag: u8,
+    /// What it is for.
+    pub what: What,
     /// The first piece.
     pub first: (*const u8, usize),
     /// The second one; may be empty.
@@ -67,7 +67,7 @@ pub unsafe fn offer<T: Transport>(
     message: &Message,
     taken: usize,
 ) -> Sent {
-    let head = frame::head(way, message.tag, message.len());
+    let head = frame::head(way, message.what, message.len());
     let head = &head[..way.head_bytes()];
     // SAFETY: the caller's promise.
     let first = unsafe { bytes(message.first) };
@@ -178,8 +178,8 @@ mod tests {
         let frame = transport.peek()?;
         // SAFETY: valid until it is consumed.
         let bytes = unsafe { core::slice::from_raw_parts(frame.start, frame.len) };
-        let (tag, at) = frame::read(Way::Node, bytes).expect("a message");
-        let message = (tag, bytes[at..].to_vec());
+        let Some(What::Message(tag)) = frame::read(Way::Node, bytes) else { panic!("no message") };
+        let message = (tag, bytes[Way::Node.head_bytes()..].to_vec());
         transport.consume(frame);
         Some(message)
     }
@@ -191,7 +191,8 @@ mod tests {
         let pieces: [(&[u8], &[u8]); 5] =
             [(b"", b""), (b"head", b""), (b"", b"body"), (b"head", b"body"), (&long, b"body")];
         for (first, second) in pieces {
-            let message = Message { tag: 66, first: piece(first), second: piece(second) };
+            let message =
+                Message { what: What::Message(66), first: piece(first), second: piece(second) };
             // SAFETY: the pieces are above.
             let sent = unsafe { offer(&mut ends[0], Way::Node, B, &message, 0) };
             assert_eq!(sent, Sent::Accepted);
@@ -205,7 +206,8 @@ mod tests {
         let bodies: Vec<Vec<u8>> = (0..100u8).map(|i| vec![i; 60]).collect();
         let mut outbox = Outbox::default();
         for (number, body) in bodies.iter().enumerate() {
-            let message = Message { tag: 65, first: piece(b"h"), second: piece(body) };
+            let message =
+                Message { what: What::Message(65), first: piece(b"h"), second: piece(body) };
             // SAFETY: the pieces live longer than the test's transports.
             let room = outbox.is_empty_to(B)
                 && unsafe { offer(&mut ends[0], Way::Node, B, &message, 0) } == Sent::Accepted;
@@ -236,7 +238,7 @@ mod tests {
     #[test]
     fn a_lost_peer_ends_what_waits_for_it_and_nothing_else() {
         let mut outbox = Outbox::default();
-        let message = Message { tag: 65, first: piece(b"x"), second: piece(b"") };
+        let message = Message { what: What::Message(65), first: piece(b"x"), second: piece(b"") };
         outbox.keep(A, Way::Network, message, 0, 1 as Cookie);
         outbox.keep(B, Way::Network, message, 7, 2 as Cookie);
         outbox.send(|_, to, _, taken| if to == A { Sent::Down } else { Sent::Full(taken) });

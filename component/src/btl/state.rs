@@ -4,7 +4,7 @@
 //! nothing of this is borrowed.
 
 use crate::btl::frame;
-use crate::btl::frame::{TCP_VERSION, Way};
+use crate::btl::frame::{TCP_VERSION, Way, What};
 use crate::btl::outbox::{Cookie, Message, Outbox, offer};
 use crate::ffi::table::Name;
 use crate::os::{now_ns, yield_now};
@@ -14,6 +14,7 @@ use crate::transports::shm::layout::Layout;
 use crate::transports::shm::{Inaccessible, Segment, SegmentOptions, Shm};
 use crate::transports::tcp::{Tcp, TcpConfig, TcpPeer};
 use crate::transports::{Event, Incoming, Payload, Sent, Transport};
+use core::ptr::NonNull;
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_ring::frame_bytes_max;
 use std::collections::{BTreeMap, VecDeque};
@@ -63,6 +64,8 @@ pub struct Place {
 pub struct Arrived {
     /// By which transport.
     pub way: Way,
+    /// From whom.
+    pub from: PeerId,
     /// Open MPI's tag.
     pub tag: u8,
     /// The payload; valid until the frame is consumed.
@@ -96,6 +99,17 @@ pub struct State {
     news: VecDeque<News>,
 }
 
+fn is_put(head: &[u8; frame::HEAD_BYTES]) -> bool {
+    frame::put_address(head).is_some()
+}
+
+#[inline]
+fn arrived(way: Way, tag: u8, frame: Incoming) -> Arrived {
+    let at = way.head_bytes();
+    let payload = (frame.start.wrapping_add(at), frame.len - at);
+    Arrived { way, from: frame.from, tag, payload, frame }
+}
+
 /// A payload and its head have to fit into one frame of the node's rings.
 pub const fn node_bytes_max(ring_bytes: usize, ranks: usize) -> usize {
     let ring_bytes = if ring_bytes == 0 { Layout::default_ring_bytes(ranks) } else { ring_bytes };
@@ -110,7 +124,12 @@ impl State {
     /// Why there is no BTL, for the user.
     pub fn open(place: Place, settings: Settings) -> Result<Self, String> {
         let peers = Peers::new(place.me, place.size);
-        let tcp = TcpConfig { me: peers.me(), version: TCP_VERSION, ..settings.tcp.clone() };
+        let tcp = TcpConfig {
+            me: peers.me(),
+            version: TCP_VERSION,
+            places: is_put,
+            ..settings.tcp.clone()
+        };
         let network = Tcp::new(tcp).map_err(|error| error.to_string())?;
         let mut state = Self {
             peers,
@@ -258,6 +277,39 @@ impl State {
         Outcome::NoRoom
     }
 
+    /// Write memory of a process of another node, or keep what has no room until there is.
+    ///
+    /// # Safety
+    /// The memory stays as it is until [`Outcome::Done`], or until the cookie is over; and Open MPI
+    /// of the other process has given the address.
+    pub unsafe fn put(
+        &mut self,
+        to: PeerId,
+        address: u64,
+        (start, len): (*const u8, usize),
+        cookie: Cookie,
+    ) -> Outcome {
+        let piece_bytes = self.settings.tcp.chunk_bytes_max as usize;
+        let mut at = 0;
+        loop {
+            let bytes = piece_bytes.min(len - at);
+            let last = at + bytes == len;
+            let message = Message {
+                what: What::Put(address + at as u64),
+                first: (start.wrapping_add(at), bytes),
+                second: (core::ptr::null(), 0),
+            };
+            // They leave in order: the last one is the end of all.
+            let cookie = if last { cookie } else { core::ptr::null_mut() };
+            // SAFETY: the caller's promise.
+            let outcome = unsafe { self.send(Way::Network, to, message, cookie) };
+            if last || outcome == Outcome::Down {
+                return outcome;
+            }
+            at += bytes;
+        }
+    }
+
     /// Send it if there is room for all of it at once.
     ///
     /// # Safety
@@ -292,7 +344,8 @@ impl State {
         if !self.outbox.is_empty_to(to) || !self.goes_whole(way, whole) {
             return Outcome::NoRoom;
         }
-        let head = [&frame::head(way, tag, whole)[..way.head_bytes()], first].concat();
+        let head =
+            [&frame::head(way, What::Message(tag), whole)[..way.head_bytes()], first].concat();
         let payload = Payload::Pack(bytes, pack);
         let sent = match (way, &mut self.node) {
             (Way::Node, Some(node)) => node.send(to, &head, payload, 0),
@@ -335,7 +388,7 @@ impl State {
     #[inline]
     fn push_out(&mut self, way: Way) {
         if way == Way::Network {
-            self.busy_until = self.round.wrapping_add(NETWORK_BUSY_ROUNDS);
+            self.keep_busy();
             self.network.flush();
         }
     }
@@ -376,33 +429,67 @@ impl State {
     #[inline(always)]
     pub fn peek_node(&mut self) -> Option<Arrived> {
         let frame = self.node.as_mut()?.peek()?;
-        self.arrived(Way::Node, frame)
-    }
-
-    /// The next message of another node.
-    #[inline]
-    pub fn peek_network(&mut self) -> Option<Arrived> {
-        let frame = self.network.peek();
-        if frame.is_some() || self.network.take_received() {
-            self.busy_until = self.round.wrapping_add(NETWORK_BUSY_ROUNDS);
-        }
-        self.arrived(Way::Network, frame?)
-    }
-
-    #[inline]
-    fn arrived(&mut self, way: Way, frame: Incoming) -> Option<Arrived> {
-        // SAFETY: the transport has it there until it is consumed.
-        let bytes = unsafe { core::slice::from_raw_parts(frame.start, frame.len) };
-        match frame::read(way, bytes) {
-            Some((tag, at)) => {
-                let payload = (frame.start.wrapping_add(at), frame.len - at);
-                Some(Arrived { way, tag, payload, frame })
-            }
-            None => {
-                self.refuse(way, frame);
+        match frame::read(Way::Node, self.bytes(&frame)) {
+            Some(What::Message(tag)) => Some(arrived(Way::Node, tag, frame)),
+            _ => {
+                self.refuse(Way::Node, frame);
                 None
             }
         }
+    }
+
+    /// The next message of another node. What it puts into our memory on the way there is done.
+    #[inline]
+    pub fn peek_network(&mut self) -> Option<Arrived> {
+        loop {
+            let Some(frame) = self.network.peek() else {
+                if self.network.take_received() {
+                    self.keep_busy();
+                }
+                if self.place() {
+                    continue;
+                }
+                return None;
+            };
+            self.keep_busy();
+            match frame::read(Way::Network, self.bytes(&frame)) {
+                Some(What::Message(tag)) => return Some(arrived(Way::Network, tag, frame)),
+                Some(What::Put(address)) => {
+                    let payload = &self.bytes(&frame)[Way::Network.head_bytes()..];
+                    let into = address as *mut u8;
+                    // SAFETY: Open MPI on the other side, which has proved that it belongs to the
+                    // job, was given this memory by ours, and nobody else uses it meanwhile.
+                    unsafe { into.copy_from(payload.as_ptr(), payload.len()) };
+                    self.consume_frame(Way::Network, frame);
+                }
+                None => self.refuse(Way::Network, frame),
+            }
+        }
+    }
+
+    fn keep_busy(&mut self) {
+        self.busy_until = self.round.wrapping_add(NETWORK_BUSY_ROUNDS);
+    }
+
+    /// Long payloads of puts go straight to their place. True: it is worth another look.
+    fn place(&mut self) -> bool {
+        let mut placed = false;
+        while let Some((_, head)) = self.network.unplaced() {
+            let into = frame::put_address(&head).and_then(|at| NonNull::new(at as *mut u8));
+            // SAFETY: as for what comes in a frame.
+            unsafe { self.network.place(into) };
+            placed = true;
+        }
+        while self.network.placed().is_some() {
+            placed = true;
+        }
+        placed
+    }
+
+    #[inline]
+    fn bytes<'f>(&self, frame: &'f Incoming) -> &'f [u8] {
+        // SAFETY: the transport has it there until it is consumed.
+        unsafe { core::slice::from_raw_parts(frame.start, frame.len) }
     }
 
     #[cold]

@@ -82,7 +82,7 @@ impl Tcp {
         peer.link = ConnectionLink::Up(at as u32);
         peer.generation = generation;
         peer.incarnation = incarnation;
-        let connection = Some(Box::new(Connection::new(
+        let mut connection = Box::new(Connection::new(
             wire,
             peer.id,
             slot,
@@ -90,7 +90,9 @@ impl Tcp {
             self.config.receive_buffer_bytes,
             self.config.frame_bytes_max(),
             self.config.gather_bytes_max,
-        )));
+        ));
+        connection.places = self.config.places;
+        let connection = Some(connection);
         self.events.push_back(Event::Up(peer.id, incarnation));
         if at == self.connections.len() {
             self.connections.push(connection);
