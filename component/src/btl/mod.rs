@@ -9,3 +9,5 @@ pub mod exports;
 pub mod frame;
 pub mod outbox;
 pub mod state;
+#[cfg(test)]
+mod tests;
