@@ -18,7 +18,7 @@ mca_btl_rustbtl_params_t mca_btl_rustbtl_params = {
     },
     /* Stock: self and vader 65536, tcp 100. */
     .exclusivity = MCA_BTL_EXCLUSIVITY_LOW + 50,
-    .shm_eager_limit = 8 << 10,
+    .shm_eager_limit = (16 << 10) + 64,
     .tcp_eager_limit = 64 << 10,
     .peer_loss_timeout = 5000,
     .shm = true,
@@ -41,9 +41,9 @@ int mca_btl_rustbtl_register(void)
     mca_btl_rustbtl_params_t *all = &mca_btl_rustbtl_params;
     rustbtl_btl_settings_t *settings = &all->settings;
     (void) add("exclusivity",
-               "Where two BTLs reach a process, the one with the higher number is used. This BTL is "
-               "only opened in jobs whose parameter btl names it. It protects nothing: for fault "
-               "tolerance use `--mca pml v --mca vprotocol correlated`",
+               "Where two BTLs reach a process, the one with the higher number is used. This one "
+               "is only opened in jobs whose parameter btl names it. It protects nothing: for "
+               "fault tolerance use `--mca pml v --mca vprotocol correlated`",
                MCA_BASE_VAR_TYPE_UNSIGNED_INT, 7, &all->exclusivity);
     (void) add("shm", "Use shared memory between the ranks of a node (else TCP)",
                MCA_BASE_VAR_TYPE_BOOL, 3, &all->shm);
@@ -79,7 +79,8 @@ int mca_btl_rustbtl_register(void)
     (void) add("tcp_max_send_size", "Longer ones are sent in pieces of this size",
                MCA_BASE_VAR_TYPE_UNSIGNED_INT, 4, &settings->tcp_max_bytes);
     (void) add("tcp_put",
-               "Write long messages straight into the memory of the receiver, once it has said where",
+               "Write long messages straight into the memory of the receiver, once it has said "
+               "where",
                MCA_BASE_VAR_TYPE_BOOL, 4, &all->tcp_put);
     (void) add("tcp_socket_buffer", "SO_SNDBUF and SO_RCVBUF; 0: the kernel tunes them",
                MCA_BASE_VAR_TYPE_UNSIGNED_LONG, 4, &settings->tcp_socket_buffer);

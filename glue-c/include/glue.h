@@ -595,9 +595,6 @@ int32_t rustbtl_collective(void *group, const rustbtl_collective_t *call);
 #define RUSTBTL_FILE_SHARED_POINTER 1 /* its shared pointer is used */
 void rustbtl_file(int32_t how, uint32_t ranks);
 
-/* The functions of the BTL's transports (glue-c/btl/btl_rustbtl_core.h), for its own DSO. */
-const void *rustbtl_btl_functions(void);
-
 #pragma GCC visibility pop
 
 #endif

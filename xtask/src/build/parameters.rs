@@ -43,8 +43,8 @@ or in Open MPI's parameter files.
 const OF_THE_BTL: &str = "
 ## The BTL
 
-Those of `--mca btl rustbtl,self` (`ompi_info --param btl rustbtl --level 9`), which protects nothing
-([user guide](user-guide.md#i-want-to-keep-ob1)). None of the parameters above counts there.
+Those of `--mca btl rustbtl,self` (`ompi_info --param btl rustbtl --level 9`), which protects
+nothing ([user guide](user-guide.md#i-want-to-keep-ob1)). None of the parameters above counts there.
 
 | parameter `btl_rustbtl_…` | type | default | level | meaning |
 |---|---|---|---|---|
