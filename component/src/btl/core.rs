@@ -92,9 +92,9 @@ impl Core {
             return 0;
         }
         let network = self.with(State::begin_round);
-        let mut happened = self.hand_out(above, State::peek_node);
+        let mut happened = self.hand_out(above, State::peek_node, State::peek_node_again);
         if network {
-            happened += self.hand_out(above, State::peek_network);
+            happened += self.hand_out(above, State::peek_network, State::peek_network);
         }
         if !self.with(|state| state.is_idle()) {
             self.with(State::send_waiting);
@@ -105,7 +105,9 @@ impl Core {
                 happened += 1;
             }
         }
-        while let Some(news) = self.with(|state| state.next_news(network)) {
+        while self.with(|state| state.news_is_due(network))
+            && let Some(news) = self.with(|state| state.next_news(network))
+        {
             match news {
                 News::Lost(name, reason) => above.lost(name, &reason),
                 News::Notice(text) => above.notice(&text),
@@ -117,14 +119,19 @@ impl Core {
     }
 
     #[inline(always)]
-    fn hand_out(&self, above: &impl Above, peek: fn(&mut State) -> Option<Arrived>) -> u32 {
+    fn hand_out(
+        &self,
+        above: &impl Above,
+        first: impl FnOnce(&mut State) -> Option<Arrived>,
+        further: impl Fn(&mut State) -> Option<Arrived>,
+    ) -> u32 {
+        let mut next = self.with(first);
         let mut count = 0;
-        while count < BURST
-            && let Some(arrived) = self.with(peek)
-        {
+        while let Some(arrived) = next {
             above.arrived(&arrived);
             self.with(|state| state.consume(arrived));
             count += 1;
+            next = if count < BURST { self.with(&further) } else { None };
         }
         count
     }

@@ -28,6 +28,9 @@ const NETWORK_INTERVAL: u32 = 16;
 const NETWORK_UNUSED_INTERVAL: u32 = 4096;
 /// Events within the node are asked for once in so many rounds.
 const NODE_EVENT_INTERVAL: u32 = 64;
+/// So often a round looks at the ring that had the last message: the rest of a round of Open MPI's
+/// progress takes longer.
+const LOOKS: u32 = 12;
 /// How long what waits may take to leave in the end.
 const DRAIN_NS_MAX: u64 = 2_000_000_000;
 /// How long goodbyes may take.
@@ -425,10 +428,24 @@ impl State {
         busy || self.round.is_multiple_of(interval)
     }
 
-    /// The next message of a rank of this node.
+    /// The first message of a round of a rank of this node.
     #[inline(always)]
     pub fn peek_node(&mut self) -> Option<Arrived> {
-        let frame = self.node.as_mut()?.peek()?;
+        let node = self.node.as_mut()?;
+        let mut looks = (0..LOOKS).map(|_| node.peek_active_rings());
+        let frame = looks.find_map(|frame| frame).or_else(|| node.peek())?;
+        self.read_node(frame)
+    }
+
+    /// A further one of the same rank.
+    #[inline(always)]
+    pub fn peek_node_again(&mut self) -> Option<Arrived> {
+        let frame = self.node.as_mut()?.peek_active_rings()?;
+        self.read_node(frame)
+    }
+
+    #[inline(always)]
+    fn read_node(&mut self, frame: Incoming) -> Option<Arrived> {
         match frame::read(Way::Node, self.bytes(&frame)) {
             Some(What::Message(tag)) => Some(arrived(Way::Node, tag, frame)),
             _ => {
@@ -514,7 +531,13 @@ impl State {
         }
     }
 
-    /// What has happened to channels, if it is time to look.
+    /// Is it time to look whether something has happened to channels?
+    #[inline(always)]
+    pub fn news_is_due(&self, network: bool) -> bool {
+        network || self.round.is_multiple_of(NODE_EVENT_INTERVAL) || !self.news.is_empty()
+    }
+
+    /// What has happened to channels.
     pub fn next_news(&mut self, network: bool) -> Option<News> {
         if let Some(news) = self.news.pop_front() {
             return Some(news);
