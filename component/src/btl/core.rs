@@ -99,7 +99,7 @@ impl Core {
         if !self.with(|state| state.is_idle()) {
             self.with(State::send_waiting);
             while let Some((cookie, accepted)) = self.with(State::next_over) {
-                if !cookie.is_null() {
+                if cookie != 0 {
                     above.over(cookie, accepted);
                 }
                 happened += 1;

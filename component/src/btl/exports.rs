@@ -172,11 +172,16 @@ impl CText {
     /// The room is writable.
     unsafe fn put(self, text: &str) {
         let Some(room) = self.bytes.checked_sub(1) else { return };
-        let len = text.floor_char_boundary(room);
+        let mut len = room.min(text.len());
+        while !text.is_char_boundary(len) {
+            len -= 1;
+        }
         // SAFETY: the caller's promise; there is room for so many.
         unsafe { self.start.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), len) };
         // SAFETY: and for one more.
-        unsafe { self.start.add(len).write(0) };
+        let end = unsafe { self.start.add(len) };
+        // SAFETY: as above.
+        unsafe { end.write(0) };
     }
 }
 
@@ -206,7 +211,7 @@ impl Above for CCalls {
     }
     fn over(&self, cookie: Cookie, accepted: bool) {
         // SAFETY: a cookie that C has given, once.
-        unsafe { (self.over)(cookie, i32::from(accepted)) }
+        unsafe { (self.over)(cookie as *mut c_void, i32::from(accepted)) }
     }
     fn lost(&self, name: Name, reason: &str) {
         let reason = CString::new(reason).unwrap_or_default();
@@ -369,7 +374,7 @@ unsafe extern "C" fn send(
     cookie: *mut c_void,
 ) -> i32 {
     // SAFETY: C keeps the pieces until it is done or over.
-    outcome(unsafe { btl.core.send(to.way, to.id, message(tag, from), cookie) })
+    outcome(unsafe { btl.core.send(to.way, to.id, message(tag, from), cookie as Cookie) })
 }
 
 unsafe extern "C" fn send_now(btl: &Btl, to: &Peer, tag: u8, from: &CMessage) -> i32 {
@@ -415,7 +420,7 @@ unsafe extern "C" fn put(
     cookie: *mut c_void,
 ) -> i32 {
     // SAFETY: C keeps the memory until it is done or over.
-    outcome(btl.core.with(|state| unsafe { state.put(of.id, to, (from, bytes), cookie) }))
+    outcome(btl.core.with(|state| unsafe { state.put(of.id, to, (from, bytes), cookie as Cookie) }))
 }
 
 unsafe extern "C" fn progress(btl: &Btl) -> i32 {

@@ -303,7 +303,7 @@ impl State {
                 second: (core::ptr::null(), 0),
             };
             // They leave in order: the last one is the end of all.
-            let cookie = if last { cookie } else { core::ptr::null_mut() };
+            let cookie = if last { cookie } else { 0 };
             // SAFETY: the caller's promise.
             let outcome = unsafe { self.send(Way::Network, to, message, cookie) };
             if last || outcome == Outcome::Down {

@@ -2,7 +2,7 @@
 
 use crate::btl::core::Core;
 use crate::btl::frame::{Way, What};
-use crate::btl::outbox::{Cookie, Message};
+use crate::btl::outbox::Message;
 use crate::btl::state::{News, Outcome, Place, Settings, State};
 use crate::ffi::table::Name;
 use crate::transports::shm::SegmentOptions;
@@ -74,8 +74,7 @@ fn neighbours_use_memory_and_others_the_network() {
         let all: Vec<Vec<u8>> = (0..200u32).map(|i| vec![i as u8; 3 * i as usize]).collect();
         for (number, bytes) in all.iter().enumerate() {
             // SAFETY: the bytes outlive the transports' use of them.
-            let sent =
-                unsafe { states[0].send(way, PeerId(1), message(66, bytes), number as Cookie) };
+            let sent = unsafe { states[0].send(way, PeerId(1), message(66, bytes), number) };
             assert_ne!(sent, Outcome::Down);
         }
         for bytes in &all {
@@ -94,13 +93,9 @@ fn what_is_put_is_there_before_the_next_message() {
             let mut into = vec![0; len];
             let address = into.as_mut_ptr() as u64;
             // SAFETY: both stay until the message behind has come.
-            unsafe {
-                states[0].put(PeerId(1), address, (from.as_ptr(), len), core::ptr::null_mut())
-            };
+            unsafe { states[0].put(PeerId(1), address, (from.as_ptr(), len), 0) };
             // SAFETY: as above.
-            unsafe {
-                states[0].send(Way::Network, PeerId(1), message(67, b"end"), core::ptr::null_mut())
-            };
+            unsafe { states[0].send(Way::Network, PeerId(1), message(67, b"end"), 0) };
             assert_eq!(receive(1, &mut states), (67, b"end".to_vec()));
             assert!(from == into, "{len} bytes, encrypted: {encrypt}");
         }
@@ -113,7 +108,7 @@ fn a_process_that_vanishes_is_lost_and_one_that_says_goodbye_is_not() {
         let mut states = pair(false, false);
         meet(&mut states);
         // SAFETY: a constant.
-        unsafe { states[0].send(Way::Network, PeerId(1), message(65, b"x"), 1 as Cookie) };
+        unsafe { states[0].send(Way::Network, PeerId(1), message(65, b"x"), 1) };
         receive(1, &mut states);
         let [mut left, other] = states;
         let other = Core::new(other, false);
