@@ -4,6 +4,7 @@
 //! crate owns the engine, the transports and the payload log, and calls back through the table of
 //! functions in [`ffi::table`]. `DESIGN.md` in this folder names the rooms and their rules.
 
+pub mod btl;
 pub mod checkpoint;
 pub mod determinants;
 pub mod engine;

@@ -36,9 +36,11 @@
 #if CORRELATED_OMPI_5
 #define CORRELATED_PMIX(name) PMIX_##name
 #define CORRELATED_PMIX_STRING PMIX_STRING
+#define CORRELATED_PMIX_UINT32 PMIX_UINT32
 #else
 #define CORRELATED_PMIX(name) OPAL_PMIX_##name
 #define CORRELATED_PMIX_STRING OPAL_STRING
+#define CORRELATED_PMIX_UINT32 OPAL_UINT32
 #endif
 
 /* 4.1 brings everybody's data to every node in MPI_Init. 5.0 requests that, too, and PRRTE does it,

@@ -147,6 +147,21 @@ pub fn tune(stream: &TcpStream, buffer_bytes: usize) {
     }
 }
 
+/// Probes of a connection on which nothing is under way, within the time that silence may last.
+const PROBES: u32 = 3;
+
+/// Break the connection when the other end has acknowledged nothing for so long: neither what was
+/// sent, nor, while nothing is, the kernel's own probes.
+pub fn limit_silence(stream: &TcpStream, ms: u32) {
+    // Options are hints: a connection without them works.
+    let seconds = (ms / (1000 * (PROBES + 1))).max(1) as i32;
+    let _ = set(stream, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
+    let _ = set(stream, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, seconds);
+    let _ = set(stream, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, seconds);
+    let _ = set(stream, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, PROBES as i32);
+    let _ = set(stream, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, ms.min(i32::MAX as u32) as i32);
+}
+
 /// Read what is there.
 #[inline]
 pub fn receive(stream: &TcpStream, into: &mut [u8]) -> Io {

@@ -26,7 +26,7 @@ pub const HOUSES: [House; 2] = [
             &["sync"],
             &["ffi"],
             &["payload_log", "peers", "determinants", "files"],
-            &["engine"],
+            &["engine", "btl"],
             &["progress", "mpi"],
             &["checkpoint"],
             &["lifecycle"],

@@ -1,6 +1,6 @@
 //! What is run: programs, their arguments, and the sides that are compared.
 
-use super::{collectives, nas, one_sided};
+use super::{btl, collectives, nas, one_sided};
 use crate::test::one_sided_component::IS_THERE;
 
 /// A side of a comparison.
@@ -21,6 +21,8 @@ pub enum Kind {
     Stock,
     /// The same with these parameters.
     StockWith(&'static [(&'static str, &'static str)]),
+    /// The same with our BTL in place of its own.
+    Btl,
     /// Our component, sets of this kind.
     Ours(&'static str),
     /// Our component as the plain command has it: with all that it takes to survive the loss of a
@@ -187,6 +189,7 @@ pub fn all() -> Vec<Experiment> {
     ];
     all.extend(nas::experiments());
     all.extend(collectives::experiments());
+    all.extend(btl::experiments());
     if IS_THERE {
         all.extend(one_sided::experiments());
     }

@@ -196,6 +196,7 @@ impl Bench {
     /// the component has to be built again.)
     fn parameters(&self, side: &Side) -> Vec<(&'static str, String)> {
         const LOG: (&str, &str) = ("vprotocol_correlated_log_budget", LOG_BUDGET);
+        let path = format!("{}:SYSTEM_DEFAULT", self.component.display());
         let own: &[(&'static str, &str)] = match side.kind {
             // What is measured is the engine, not checkpoints; `--checkpoints` measures those.
             Kind::Ours(sets) => &[LOG, (RECOVER, "0"), ("vprotocol_correlated_sets", sets)],
@@ -207,9 +208,12 @@ impl Bench {
             Kind::StockWith(beside) => {
                 return beside.iter().map(|&(name, value)| (name, value.to_string())).collect();
             }
+            Kind::Btl => {
+                let btl = ("btl", "rustbtl,self".to_string());
+                return vec![("mca_base_component_path", path), btl];
+            }
             Kind::Stock | Kind::Bare | Kind::Ucx => return Vec::new(),
         };
-        let path = format!("{}:SYSTEM_DEFAULT", self.component.display());
         let all = [("mca_base_component_path", &*path), ("pml", "v"), ("vprotocol", "correlated")];
         all.iter().chain(own).map(|&(name, value)| (name, value.to_string())).collect()
     }

@@ -3,6 +3,7 @@
 //! Sides take turns (A B A B …), each run is a job of its own, ratios are taken within a pair: what
 //! drifts on the machine goes out of them. Nothing here decides; the table shows the goals.
 
+mod btl;
 mod busy;
 mod callgrind;
 pub mod chart;

@@ -1,7 +1,7 @@
 //! The table of what is promised: which numbers are compared, and which ratio is the goal.
 
 use super::experiments::{CROWD, Experiment};
-use super::{collectives, nas, one_sided};
+use super::{btl, collectives, nas, one_sided};
 
 /// What a ratio has to be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -126,6 +126,7 @@ pub fn all() -> Vec<Row> {
     rows.extend(ucx());
     rows.extend(nas::rows());
     rows.extend(collectives::rows());
+    rows.extend(btl::rows());
     rows.extend(one_sided::rows());
     rows
 }

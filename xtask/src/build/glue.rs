@@ -139,5 +139,7 @@ pub fn api_files() -> Vec<PathBuf> {
 
 /// The texts of show_help; the component looks for them beside itself.
 pub fn help_files() -> Result<Vec<PathBuf>> {
-    files_in(&["vprotocol", "errmgr"], |name| name.starts_with("help-") && name.ends_with(".txt"))
+    files_in(&["vprotocol", "errmgr", "btl"], |name| {
+        name.starts_with("help-") && name.ends_with(".txt")
+    })
 }

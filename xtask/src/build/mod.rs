@@ -48,12 +48,29 @@ const VPROTOCOL: Component = Component {
     project: "",
     rust: true,
     library: "libmpi.so",
-    functions: &["mca_vprotocol_correlated_checkpoint", "mca_vprotocol_correlated_restarts"],
+    functions: &[
+        "mca_vprotocol_correlated_btl",
+        "mca_vprotocol_correlated_checkpoint",
+        "mca_vprotocol_correlated_restarts",
+    ],
+};
+
+/// A BTL over the transports that are in the first one (docs/adr/0043).
+const BTL: Component = Component {
+    name: "mca_btl_rustbtl",
+    folders: &["btl"],
+    others: &[],
+    macros: &[],
+    project: "",
+    rust: false,
+    library: "libopen-pal.so",
+    functions: &[],
 };
 
 /// For Open MPI 4.1, with ORTE.
-const WITH_ORTE: [Component; 2] = [
+const WITH_ORTE: [Component; 3] = [
     VPROTOCOL,
+    BTL,
     Component {
         name: "mca_errmgr_correlated",
         folders: &["errmgr", "errmgr/orte"],
@@ -68,12 +85,13 @@ const WITH_ORTE: [Component; 2] = [
 
 /// For Open MPI 5.0, with PRRTE: the parameters of protection are shown by the component that
 /// ompi_info knows.
-const WITH_PRRTE: [Component; 2] = [
+const WITH_PRRTE: [Component; 3] = [
     Component {
         others: &["errmgr/errmgr_correlated_params.c"],
         macros: &["CORRELATED_VPROTOCOL"],
         ..VPROTOCOL
     },
+    BTL,
     Component {
         name: "mca_errmgr_correlated",
         folders: &["errmgr", "errmgr/prrte"],

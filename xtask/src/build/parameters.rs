@@ -22,7 +22,10 @@ pub struct ParametersOptions {
 /// What `ompi_info` says of one parameter: `level`, `type`, `value`, `help` …
 pub type Fields = BTreeMap<String, String>;
 
-const PREFIX: &str = "mca:vprotocol:correlated:param:";
+/// A component, as ompi_info names it: framework, name.
+type Registrar = (&'static str, &'static str);
+const VPROTOCOL: Registrar = ("vprotocol", "correlated");
+const BTL: Registrar = ("btl", "rustbtl");
 
 const HEAD: &str = "\
 # Parameters
@@ -34,6 +37,16 @@ or in Open MPI's parameter files.
 `cargo xtask parameters --write` makes this page from the component.
 
 | parameter `vprotocol_correlated_…` | type | default | level | meaning |
+|---|---|---|---|---|
+";
+
+const OF_THE_BTL: &str = "
+## The BTL
+
+Those of `--mca btl rustbtl,self` (`ompi_info --param btl rustbtl --level 9`), which protects
+nothing ([user guide](user-guide.md#i-want-to-keep-ob1)). None of the parameters above counts there.
+
+| parameter `btl_rustbtl_…` | type | default | level | meaning |
 |---|---|---|---|---|
 ";
 
@@ -49,7 +62,7 @@ Names of version 0.1.0. They are still understood; use the new ones.
 /// Shows the page, or writes it.
 pub fn run(options: &ParametersOptions) -> Result<()> {
     ensure_fresh()?;
-    let page = page(&registered()?);
+    let page = page(&registered()?, &registered_by(BTL)?);
     if options.write {
         fs::write(file(), page).context(|| file().display().to_string())
     } else {
@@ -61,7 +74,7 @@ pub fn run(options: &ParametersOptions) -> Result<()> {
 /// Fails if docs/parameters.md is not what the component registers.
 pub fn check() -> Result<()> {
     let there = fs::read_to_string(file()).context(|| file().display().to_string())?;
-    if there != page(&registered()?) {
+    if there != page(&registered()?, &registered_by(BTL)?) {
         fail!("docs/parameters.md is not current: run `cargo xtask parameters --write`");
     }
     Ok(())
@@ -71,10 +84,14 @@ fn file() -> PathBuf {
     paths::root().join("docs/parameters.md")
 }
 
-/// All parameters by their names.
+/// All parameters of the first component by their names.
 pub fn registered() -> Result<BTreeMap<String, Fields>> {
+    registered_by(VPROTOCOL)
+}
+
+fn registered_by(component: Registrar) -> Result<BTreeMap<String, Fields>> {
     let mut info = Command::new("ompi_info");
-    info.args(["--param", "vprotocol", "correlated", "--level", "9", "--parsable"]);
+    info.args(["--param", component.0, component.1, "--level", "9", "--parsable"]);
     // What the user has set must not be taken for a default.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("OMPI_MCA_") {
@@ -82,17 +99,18 @@ pub fn registered() -> Result<BTreeMap<String, Fields>> {
         }
     }
     info.env(COMPONENT_PATH, format!("{}:SYSTEM_DEFAULT", paths::mca().display()));
-    let all = parse(&run::output(&mut info)?);
+    let all = parse(&run::output(&mut info)?, component);
     if all.is_empty() {
-        fail!("ompi_info lists no parameter of the component");
+        fail!("ompi_info lists no parameter of {} {}", component.0, component.1);
     }
     Ok(all)
 }
 
-fn parse(text: &str) -> BTreeMap<String, Fields> {
+fn parse(text: &str, (framework, name): Registrar) -> BTreeMap<String, Fields> {
+    let prefix = format!("mca:{framework}:{name}:param:");
     let mut all: BTreeMap<String, Fields> = BTreeMap::new();
     for line in text.lines() {
-        let Some((name, rest)) = line.strip_prefix(PREFIX).and_then(|rest| rest.split_once(':'))
+        let Some((name, rest)) = line.strip_prefix(&prefix).and_then(|rest| rest.split_once(':'))
         else {
             continue;
         };
@@ -102,27 +120,35 @@ fn parse(text: &str) -> BTreeMap<String, Fields> {
     all
 }
 
-fn page(all: &BTreeMap<String, Fields>) -> String {
-    let (mut text, mut old) = (HEAD.to_owned(), String::new());
+fn page(all: &BTreeMap<String, Fields>, of_btl: &BTreeMap<String, Fields>) -> String {
+    let old = |(name, fields): (&String, &Fields)| {
+        let of = fields.get("synonym_of")?.strip_prefix("name:")?;
+        Some(format!("| `{name}` | `{of}` |\n"))
+    };
+    let old: String = all.iter().filter_map(old).collect();
+    let (first, btl) = (rows(all, VPROTOCOL), rows(of_btl, BTL));
+    format!("{HEAD}{first}{OF_THE_BTL}{btl}{OLD}{old}")
+}
+
+/// The lines of a table: all but deprecated names.
+fn rows(all: &BTreeMap<String, Fields>, (framework, component): Registrar) -> String {
+    let prefix = format!("{framework}_{component}_");
+    let mut text = String::new();
     for (name, fields) in all {
         let field = |key: &str| fields.get(key).map_or("", String::as_str);
-        let short = name.strip_prefix("vprotocol_correlated_").unwrap_or(name);
-        if let Some(of) = field("synonym_of").strip_prefix("name:") {
-            old += &format!("| `{name}` | `{of}` |\n");
+        if field("synonym_of").starts_with("name:") {
             continue;
         }
+        let short = name.strip_prefix(&prefix).unwrap_or(name);
         let default = match field("value") {
             "" => "–".to_owned(),
             value => format!("`{value}`"),
         };
         let help = field("help").replace('|', "\\|");
-        text += &format!(
-            "| `{short}` | {} | {default} | {} | {help} |\n",
-            field("type"),
-            field("level")
-        );
+        let (kind, level) = (field("type"), field("level"));
+        text += &format!("| `{short}` | {kind} | {default} | {level} | {help} |\n");
     }
-    text + OLD + &old
+    text
 }
 
 #[cfg(test)]
@@ -139,7 +165,9 @@ mod tests {
             mca:vprotocol:correlated:param:vprotocol_correlated_b:deprecated:yes\n\
             mca:vprotocol:correlated:param:vprotocol_correlated_b:synonym_of:name:\
             vprotocol_correlated_a\n";
-        let page = page(&parse(text));
+        let btl = "mca:btl:rustbtl:param:btl_rustbtl_shm:type:bool\n";
+        let page = page(&parse(text, VPROTOCOL), &parse(btl, BTL));
+        assert!(page.contains("| `shm` | bool | – |  |  |\n"), "{page}");
         assert!(page.contains("| `a` | int | `7` | 3 | One: a\\|b. |\n"), "{page}");
         assert!(page.contains("| `vprotocol_correlated_b` | `vprotocol_correlated_a` |"), "{page}");
     }

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: everything, in tiers that run beside each other where that is safe.
 
+mod btl;
 mod checkpoint_faults;
 mod checkpoint_restart;
 mod cluster;

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use sha2::{Digest, Sha256};
 
+use super::btl;
 use super::header::Header;
 use super::job::{Outcome, TestJob};
 use super::one_sided_component;
@@ -35,6 +36,8 @@ pub enum Over<'a> {
     },
     /// The installed Open MPI with our component, and these options for its collectives.
     Collectives(&'static [&'static str]),
+    /// The installed Open MPI with its pml ob1 over our BTL.
+    Btl,
     /// An Open MPI that was built with our component.
     Tree(&'a Installed),
     /// Debian 13's, in a tree of its packages, with our component installed.
@@ -69,6 +72,7 @@ impl Over<'_> {
         match self {
             Over::Tree(tree) => job.with(&["--openmpi", &tree.prefix.display().to_string()]),
             Over::Debian(tree) => job.with(&["--root", &tree.root.display().to_string()]),
+            Over::Btl => job.with(&btl::OPTIONS),
             _ => job,
         }
     }
@@ -84,8 +88,15 @@ impl Over<'_> {
             Over::Component | Over::Protected => all,
             Over::OneSided { all_shapes: true, .. } => all,
             Over::OneSided { .. } | Over::Collectives(_) => one_sided_component::some_shapes(&all),
-            Over::Tree(_) | Over::Debian(_) => all.iter().copied().filter(largest).collect(),
+            Over::Btl | Over::Tree(_) | Over::Debian(_) => {
+                all.iter().copied().filter(largest).collect()
+            }
         }
+    }
+
+    /// Ends the names of cases.
+    fn ending(&self) -> &'static str {
+        if matches!(self, Over::Btl) { ", btl" } else { "" }
     }
 
     fn has_own_windows(&self) -> bool {
@@ -122,7 +133,7 @@ pub fn run_some(tier: &mut Tier, over: &Over, wanted: impl Fn(&str) -> bool) {
         }
         // With `--only`, what was compiled before is good enough.
         let mut program = Ok(place(&source, over, &[]));
-        let compiled = tier.check(&format!("{name}: compile"), || {
+        let compiled = tier.check(&format!("{name}: compile{}", over.ending()), || {
             program = compile_over(&source, over);
             program.as_ref().map(drop).map_err(|f| Failure(f.0.clone()))
         });
@@ -142,7 +153,8 @@ fn run_shapes(tier: &mut Tier, name: &str, header: &Header, program: &Path, over
         let name = [&[name.to_string()], arguments.as_slice()].concat().join(" ");
         let mut seen = Lines::new();
         for (nodes, ranks) in over.shapes(header) {
-            let title = format!("{name}: {ranks} ranks on {nodes} nodes");
+            let ending = over.ending();
+            let title = format!("{name}: {ranks} ranks on {nodes} nodes{ending}");
             let run = Run { header, program, arguments, nodes, ranks, stock: false, over };
             tier.check(&title, || run.try_it(&mut seen));
         }
@@ -192,9 +204,12 @@ impl Run<'_> {
             job = job.with(&["--mca", "vprotocol_correlated_checkpoint_dir", &folder]);
             job = job.with(&["--env", "RUSTBTL_RECORD=1"]);
         }
-        if self.stock {
+        if self.stock || matches!(self.over, Over::Btl) {
             let options: Vec<&str> = self.header.stock_options.iter().map(String::as_str).collect();
-            job = job.with(&["--plain"]).with(&options);
+            job = job.with(&options);
+        }
+        if self.stock {
+            job = job.with(&["--plain"]);
         }
         job.folder = scratch.0.clone();
         let outcome = job.run()?;
@@ -233,6 +248,12 @@ pub fn names() -> Result<Vec<String>> {
     let programs = sources()?.into_iter().filter(|source| !header(source).is_library);
     let names = programs.map(|source| name(&source));
     Ok(names.filter(|name| !one_sided_component::is_for_it(name)).collect())
+}
+
+/// Is stock Open MPI known not to pass this program?
+pub fn stock_fails(program: &str) -> bool {
+    let sources = sources().unwrap_or_default();
+    sources.iter().any(|source| name(source) == program && header(source).stock_fails)
 }
 
 /// Does the program of this name need so much memory that nothing should run beside it?

@@ -4,6 +4,7 @@ use crate::os::OsError;
 use core::fmt;
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::little_endian::{LittleEndian, take_array};
+use rustbtl_fragments::wire::{FrameType, HEADER_BYTES, Header};
 use std::net::{IpAddr, SocketAddr};
 
 /// Settings of a [`crate::transports::tcp::Tcp`].
@@ -39,6 +40,11 @@ pub struct TcpConfig {
     pub handshake_ms_max: u32,
     /// How long `close` waits for the peers to take notice.
     pub linger_ms_max: u32,
+    /// A peer that acknowledges nothing for so long is lost; 0: the kernel's own limits, which are
+    /// hours. For users of this transport that have no other failure detector.
+    pub silence_ms_max: u32,
+    /// By the header of a frame: may its payload have a place of its own?
+    pub places: fn(&[u8; HEADER_BYTES]) -> bool,
     /// Encrypt what runs over the connections. All peers do, or none.
     pub encrypt: bool,
     /// Version of what runs over the connections; peers with another one are refused.
@@ -81,10 +87,17 @@ impl Default for TcpConfig {
             connect_ms_max: 30_000,
             handshake_ms_max: 5_000,
             linger_ms_max: 1_000,
+            silence_ms_max: 0,
+            places: is_data,
             encrypt: false,
             version: VERSION,
         }
     }
+}
+
+/// Of the engine's frames, those that bring a part of a payload that was requested.
+fn is_data(head: &[u8; HEADER_BYTES]) -> bool {
+    Header::decode_alone(head).is_ok_and(|header| header.kind == FrameType::Data)
 }
 
 /// What must be known of a process to connect to it.

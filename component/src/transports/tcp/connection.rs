@@ -56,6 +56,8 @@ pub(super) struct Connection {
     start: usize,
     filled: usize,
     frame_bytes_max: usize,
+    /// Which payloads may have a place of their own.
+    pub(super) places: fn(&[u8; HEADER_BYTES]) -> bool,
     /// A payload that does not come by way of the inbox, which is empty while it is not complete.
     direct: Option<DirectPlacement>,
     /// The frame at the start of the inbox comes by way of it, however long it is.
@@ -103,6 +105,7 @@ impl Connection {
             start: 0,
             filled: 0,
             frame_bytes_max,
+            places: |_| false,
             direct: None,
             refused: false,
             short_reads: false,

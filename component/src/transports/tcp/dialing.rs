@@ -69,6 +69,9 @@ impl Tcp {
         generation: u32,
     ) {
         socket::tune(&wire.stream, self.config.socket_buffer_bytes);
+        if self.config.silence_ms_max > 0 {
+            socket::limit_silence(&wire.stream, self.config.silence_ms_max);
+        }
         let free = self.connections.iter().position(Option::is_none);
         let at = free.unwrap_or(self.connections.len());
         let token = EpollToken::Connection(at as u32).token();
@@ -79,7 +82,7 @@ impl Tcp {
         peer.link = ConnectionLink::Up(at as u32);
         peer.generation = generation;
         peer.incarnation = incarnation;
-        let connection = Some(Box::new(Connection::new(
+        let mut connection = Box::new(Connection::new(
             wire,
             peer.id,
             slot,
@@ -87,7 +90,9 @@ impl Tcp {
             self.config.receive_buffer_bytes,
             self.config.frame_bytes_max(),
             self.config.gather_bytes_max,
-        )));
+        ));
+        connection.places = self.config.places;
+        let connection = Some(connection);
         self.events.push_back(Event::Up(peer.id, incarnation));
         if at == self.connections.len() {
             self.connections.push(connection);

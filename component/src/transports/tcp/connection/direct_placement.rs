@@ -4,13 +4,19 @@ use crate::os::socket;
 use crate::os::socket::Io;
 use crate::transports::tcp::connection::{Connection, Fill};
 use core::ptr::NonNull;
-use rustbtl_fragments::wire::{FrameType, HEADER_BYTES, Header};
+use rustbtl_fragments::little_endian::LittleEndian;
+use rustbtl_fragments::wire::HEADER_BYTES;
 
 /// So much of a frame must still be to come.
 const LANDED_BYTES_MIN: usize = 16 << 10;
 /// Read into the inbox at a time while long payloads follow each other: the beginning of the next
 /// one comes with it.
 pub(super) const SHORT_READ_BYTES: usize = 16 << 10;
+
+/// Bytes of the whole frame, with which every header begins.
+fn frame_bytes(head: &[u8; HEADER_BYTES]) -> usize {
+    u32::read_at(head, 0) as usize
+}
 
 /// A payload that is being read.
 #[derive(Debug)]
@@ -34,10 +40,9 @@ impl Connection {
         }
         let unread = &self.inbox[self.start..self.filled];
         let head = unread.first_chunk::<HEADER_BYTES>()?;
-        let header = Header::decode_alone(head).ok()?;
-        let len = header.length as usize;
+        let len = frame_bytes(head);
         let long = len >= unread.len() + LANDED_BYTES_MIN && len <= self.frame_bytes_max;
-        (header.kind == FrameType::Data && long).then_some(*head)
+        (long && (self.places)(head)).then_some(*head)
     }
 
     /// The payload of that frame has no place of its own.
@@ -53,13 +58,12 @@ impl Connection {
     /// nobody else touches it.
     pub(in crate::transports::tcp) unsafe fn place_directly_at(&mut self, into: NonNull<u8>) {
         let Some(head) = self.unplaced() else { return };
-        let Ok(header) = Header::decode_alone(&head) else { return };
         let here = &self.inbox[self.start + HEADER_BYTES..self.filled];
         // SAFETY: `here` is shorter than the payload, for which there is room.
         unsafe { core::ptr::copy_nonoverlapping(here.as_ptr(), into.as_ptr(), here.len()) };
         // SAFETY: inside the same memory.
         let into = unsafe { into.add(here.len()) };
-        let left = header.length as usize - HEADER_BYTES - here.len();
+        let left = frame_bytes(&head) - HEADER_BYTES - here.len();
         self.direct = Some(DirectPlacement { head, into, left });
         self.start = 0;
         self.filled = 0;

@@ -1,0 +1,138 @@
+//! Two processes in one: they meet by what they publish, and exchange messages and memory.
+
+use crate::btl::core::Core;
+use crate::btl::frame::{Way, What};
+use crate::btl::outbox::Message;
+use crate::btl::state::{News, Outcome, Place, Settings, State};
+use crate::ffi::table::Name;
+use crate::transports::shm::SegmentOptions;
+use crate::transports::tcp::TcpConfig;
+use rustbtl_fragments::ids::PeerId;
+
+const JOB: u32 = (77 << 16) | 1;
+
+fn name(rank: u32) -> Name {
+    Name { job: JOB, rank }
+}
+
+/// Ranks 0 and 1, on one node or two.
+fn pair(one_node: bool, encrypt: bool) -> [State; 2] {
+    [0, 1].map(|rank| {
+        let local = if one_node { vec![0, 1] } else { vec![rank] };
+        let place = Place { me: name(rank), size: 2, node: "n".into(), local };
+        let tcp = TcpConfig { if_include: "lo".into(), encrypt, ..TcpConfig::default() };
+        let segment = SegmentOptions { ring_bytes: 4096, ..SegmentOptions::default() };
+        State::open(place, Settings { shm: true, segment, tcp }).unwrap()
+    })
+}
+
+/// What each of them calls the other, and how it is reached.
+fn meet(states: &mut [State; 2]) -> [(PeerId, Way); 2] {
+    let cards = [states[0].card(), states[1].card()];
+    for state in states.iter_mut() {
+        if let Some(leader) = state.leader() {
+            state.attach(&cards[leader as usize]).unwrap();
+        }
+    }
+    [0, 1].map(|me: usize| {
+        states[me].meet(name(1 - me as u32), &cards[1 - me]).unwrap().expect("of this mpirun")
+    })
+}
+
+fn message(tag: u8, bytes: &[u8]) -> Message {
+    let what = What::Message(tag);
+    Message { what, first: (bytes.as_ptr(), bytes.len()), second: (core::ptr::null(), 0) }
+}
+
+/// The next message, while both make progress.
+fn receive(to: usize, states: &mut [State; 2]) -> (u8, Vec<u8>) {
+    loop {
+        for state in states.iter_mut() {
+            state.send_waiting();
+        }
+        let other = &mut states[1 - to];
+        assert!(other.peek_node().is_none() && other.peek_network().is_none());
+        let state = &mut states[to];
+        if let Some(arrived) = state.peek_node().or_else(|| state.peek_network()) {
+            let (start, len) = arrived.payload;
+            // SAFETY: it is there until it is consumed.
+            let bytes = unsafe { core::slice::from_raw_parts(start, len) }.to_vec();
+            state.consume(arrived);
+            return (arrived.tag, bytes);
+        }
+    }
+}
+
+#[test]
+fn neighbours_use_memory_and_others_the_network() {
+    for one_node in [true, false] {
+        let mut states = pair(one_node, false);
+        let ways = meet(&mut states);
+        let way = if one_node { Way::Node } else { Way::Network };
+        assert_eq!(ways, [(PeerId(1), way), (PeerId(0), way)]);
+        assert_eq!(states[0].accessible(PeerId(1)).is_some(), one_node);
+        let all: Vec<Vec<u8>> = (0..200u32).map(|i| vec![i as u8; 3 * i as usize]).collect();
+        for (number, bytes) in all.iter().enumerate() {
+            // SAFETY: the bytes outlive the transports' use of them.
+            let sent = unsafe { states[0].send(way, PeerId(1), message(66, bytes), number) };
+            assert_ne!(sent, Outcome::Down);
+        }
+        for bytes in &all {
+            assert_eq!(receive(1, &mut states), (66, bytes.clone()));
+        }
+    }
+}
+
+#[test]
+fn what_is_put_is_there_before_the_next_message() {
+    for encrypt in [false, true] {
+        let mut states = pair(false, encrypt);
+        meet(&mut states);
+        for len in [1, 20_000, 128 << 10, (128 << 10) + 1, 3 << 20] {
+            let from: Vec<u8> = (0..len).map(|i| (i * 7 % 251) as u8).collect();
+            let mut into = vec![0; len];
+            let address = into.as_mut_ptr() as u64;
+            // SAFETY: both stay until the message behind has come.
+            unsafe { states[0].put(PeerId(1), address, (from.as_ptr(), len), 0) };
+            // SAFETY: as above.
+            unsafe { states[0].send(Way::Network, PeerId(1), message(67, b"end"), 0) };
+            assert_eq!(receive(1, &mut states), (67, b"end".to_vec()));
+            assert!(from == into, "{len} bytes, encrypted: {encrypt}");
+        }
+    }
+}
+
+#[test]
+fn a_process_that_vanishes_is_lost_and_one_that_says_goodbye_is_not() {
+    for goodbye in [false, true] {
+        let mut states = pair(false, false);
+        meet(&mut states);
+        // SAFETY: a constant.
+        unsafe { states[0].send(Way::Network, PeerId(1), message(65, b"x"), 1) };
+        receive(1, &mut states);
+        let [mut left, other] = states;
+        let other = Core::new(other, false);
+        let end = std::thread::spawn(move || {
+            if goodbye {
+                other.with(State::close);
+            }
+            drop(other);
+        });
+        let news = loop {
+            assert!(left.peek_network().is_none());
+            if let Some(news) = left.next_news(true) {
+                break Some(news);
+            }
+            // SAFETY: a constant.
+            let sent = unsafe { left.send_now(Way::Network, PeerId(1), &message(65, b"y")) };
+            if goodbye && sent == Outcome::Down {
+                break None;
+            }
+        };
+        end.join().unwrap();
+        match news {
+            Some(News::Lost(who, reason)) => assert!(!goodbye && who == name(1), "{reason}"),
+            other => assert!(goodbye && other.is_none(), "{other:?}"),
+        }
+    }
+}
