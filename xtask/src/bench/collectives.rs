@@ -37,6 +37,11 @@ const OFF_PROTECTED: Side = Side {
 /// Names and sizes, over several sets.
 const BETWEEN: &[&str] = &["barrier,bcast,allreduce,reduce", "8,1024,4096,16384,65536"];
 
+/// The same of those where members give each other blocks of that size, and of scans. Longer blocks
+/// are Open MPI's from four ranks on.
+const BLOCKS: &[&str] =
+    &["allgather,gather,scatter,alltoall,reduce_scatter,scan", "8,1024,4096,8192"];
+
 /// All of them; none has a bare side.
 pub fn experiments() -> Vec<Experiment> {
     let of = |name, arguments| Experiment {
@@ -50,15 +55,17 @@ pub fn experiments() -> Vec<Experiment> {
     let shared = ["barrier,allreduce", "8,1024,65536"].as_slice();
     let shared = Program::Own("collectives", shared);
     // Several nodes, everything on: more ranks than processors.
-    let between = |name, shape| Experiment {
+    let between = |name, shape, arguments| Experiment {
         shape,
         sides: &[STOCK, OFF_PROTECTED, OVER_SETS],
-        program: Program::Own("collectives", BETWEEN),
+        program: Program::Own("collectives", arguments),
         ..of(name, &[])
     };
     vec![
-        between("collectives-nodes", (2, 2)),
-        between("collectives-three-nodes", (3, 2)),
+        between("collectives-nodes", (2, 2), BETWEEN),
+        between("collectives-nodes-blocks", (2, 2), BLOCKS),
+        between("collectives-three-nodes", (3, 2), BETWEEN),
+        between("collectives-three-nodes-blocks", (3, 2), BLOCKS),
         // Four ranks on two processors.
         Experiment { shape: (1, 4), program: shared, ..of("collectives-shared", &[]) },
         of("collectives-small", &["barrier,bcast,rate,allreduce,reduce,alltoall,allgather", "8"]),
@@ -107,23 +114,27 @@ pub fn rows() -> Vec<Row> {
     };
     add("collectives inside a set", &OF_OWN, "own / stock", &OWN);
     add("nonblocking collectives inside a node", &NONBLOCKING, "own / stock", &OWN);
-    for (title, experiment) in [
-        ("collectives between two nodes, everything on", "collectives-nodes"),
-        ("collectives between three nodes, everything on", "collectives-three-nodes"),
+    let two = "collectives between two nodes, everything on";
+    let three = "collectives between three nodes, everything on";
+    for (title, experiment, what) in [
+        (two, "collectives-nodes", BETWEEN),
+        (two, "collectives-nodes-blocks", BLOCKS),
+        (three, "collectives-three-nodes", BETWEEN),
+        (three, "collectives-three-nodes-blocks", BLOCKS),
     ] {
-        rows.extend(between(title, experiment));
+        rows.extend(between(title, experiment, what));
     }
     rows
 }
 
 /// Against stock, and against what they would be without.
-fn between(title: &'static str, experiment: &'static str) -> Vec<Row> {
+fn between(title: &'static str, experiment: &'static str, what: &[&'static str]) -> Vec<Row> {
     let mut rows = Vec::new();
     for (sides, other, goal) in
         [("on / stock", STOCK.name, 0.80), ("on / off", OFF_PROTECTED.name, 1.00)]
     {
-        for metric in BETWEEN[0].split(',') {
-            let sizes = if metric == "barrier" { "0" } else { BETWEEN[1] };
+        for metric in what[0].split(',') {
+            let sizes = if metric == "barrier" { "0" } else { what[1] };
             for size in sizes.split(',').filter_map(|size| size.parse().ok()) {
                 let part = against(title, experiment, Unit::Us, (sides, OVER_SETS.name, other));
                 rows.push(part.labelled(metric, size, Goal::AtMost(goal)));
