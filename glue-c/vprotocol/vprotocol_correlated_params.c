@@ -293,9 +293,9 @@ static void register_rest(rustbtl_config_t *c)
          "component of our own (coll: correlated). Off (with Open MPI 5.0 by default): over Open "
          "MPI's own components.");
     flag("collectives_over_sets", &mca_vprotocol_correlated_collectives_over_sets, &over_sets, 5,
-         "Barriers, bcasts, reduces and allreduces of communicators that lie in several correlated "
-         "sets go over shared memory inside each set (see collectives), and by messages between "
-         "them. Off: over Open MPI's own components.");
+         "Collectives of communicators that lie in several correlated sets (but gatherv, scatterv, "
+         "alltoallv and alltoallw) go over shared memory inside each set (see collectives), and by "
+         "messages between them. Off: over Open MPI's own components.");
     (void) bytes("collectives_memory", &mca_vprotocol_correlated_collectives_memory, 6,
           "Shared memory in bytes that the collectives of all communicators of a process may use "
           "(see collectives). Communicators that find none left use messages.");
