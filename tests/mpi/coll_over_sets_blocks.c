@@ -244,9 +244,9 @@ int main(int argc, char **argv)
         for (int at = 0; at < LENGTH(comms); at++) {
             int size;
             MPI_Comm_size(comms[at], &size);
-            /* 64 KiB of a communicator; of a column of two members. */
-            const int counts[] = { 1, 0, 6, 7, 100, 8192 / size, 8192 / size + 1, 2,
-                                   4096 / size, 4096 / size + 1 };
+            /* 64 KiB and 16 KiB of a communicator; of the rows of two members. */
+            const int counts[] = { 1, 0, 6, 7, 8192 / size, 8192 / size + 1, 2, 2048 / size,
+                                   2048 / size + 1, 1024 / size, 1024 / size + 1 };
             int count = counts[(k + at) % LENGTH(counts)];
             count = count > BLOCK ? BLOCK : count;
             rooted(comms[at], k, count);

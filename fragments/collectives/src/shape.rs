@@ -8,6 +8,9 @@ use std::sync::Arc;
 /// Longer ones are for the layer below: it cuts them into pieces that are under way at the same
 /// time.
 const BYTES_MAX: u64 = 1 << 16;
+/// The same of blocks that who stands for a set collects of its members, while these wait: Open
+/// MPI's go from each to each at the same time.
+const COLLECTED_MAX: u64 = 1 << 14;
 
 /// Where a member has something.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,7 +88,10 @@ impl Shape {
             Kind::Scan | Kind::Exscan if ordered => (Way::After, bytes),
             _ => return None,
         };
-        if total > BYTES_MAX || (kind.folds() && !commutes && !ordered) {
+        let collects =
+            matches!(kind, Kind::Allgather | Kind::Allgatherv | Kind::Gather | Kind::Alltoall);
+        let most = if collects { COLLECTED_MAX } else { BYTES_MAX };
+        if total > most || (kind.folds() && !commutes && !ordered) {
             return None;
         }
         let rooted = matches!(kind, Kind::Bcast | Kind::Reduce | Kind::Gather | Kind::Scatter);

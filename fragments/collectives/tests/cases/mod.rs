@@ -94,7 +94,8 @@ pub fn draw(random: &mut Prng, sets: &Sets) -> Case {
     };
     let most = match kind {
         Kind::Barrier => 0,
-        Kind::Alltoall => 8192 / (blocks * sets.largest() as u64),
+        Kind::Alltoall => 2048 / (blocks * sets.largest() as u64),
+        Kind::Allgather | Kind::Allgatherv | Kind::Gather => 2048 / blocks,
         Kind::Bcast | Kind::Reduce | Kind::Allreduce | Kind::Scan | Kind::Exscan => 8192,
         _ => 8192 / blocks,
     };
