@@ -21,8 +21,8 @@
 //! * K8 What is sent to which set, in which order, and what is in it, is a function of the call: a
 //!   set that was rolled back repeats it. All that is sent in a call is received in it.
 //! * K9 What is sent is not changed before it has left.
-//! * K10 What one member gives another arrives there, once, and nowhere else: between sets blocks lie
-//!   in the order of sets, for the program in that of ranks.
+//! * K10 What one member gives another arrives there, once, and nowhere else: between sets blocks
+//!   lie in the order of sets, for the program in that of ranks.
 #![forbid(unsafe_code)]
 
 pub mod carrier;
