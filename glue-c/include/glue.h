@@ -583,7 +583,7 @@ _Static_assert(sizeof(rustbtl_collective_t) == 88, "mirrored in component/src/ff
 /* Which collectives of a communicator may be ours; the same at all members. */
 #define RUSTBTL_COLLECTIVES_NONE 0
 #define RUSTBTL_COLLECTIVES_SET 1  /* all: its members are of one set */
-#define RUSTBTL_COLLECTIVES_SETS 2 /* barrier, bcast, reduce, allreduce: of several sets */
+#define RUSTBTL_COLLECTIVES_SETS 2 /* of several sets: where all members know all lengths */
 int32_t rustbtl_collectives_may(void *comm, uint32_t size, uint32_t ranks_max);
 void rustbtl_collective_begins(int32_t tag); /* Open MPI's nonblocking; tag: of a blocking one */
 void *rustbtl_collectives_make(const rustbtl_collective_setup_t *setup);

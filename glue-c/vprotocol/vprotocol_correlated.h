@@ -65,6 +65,7 @@ void mca_osc_correlated_fetched(rustbtl_operation_t *op);
 /* Collectives of our own (vprotocol_correlated_collectives.c): from the parameters. */
 extern bool mca_vprotocol_correlated_collectives;
 extern bool mca_vprotocol_correlated_collectives_over_sets;
+extern bool mca_vprotocol_correlated_collectives_over_sets_all;
 extern uint64_t mca_vprotocol_correlated_collectives_memory;
 extern uint32_t mca_vprotocol_correlated_collectives_ranks_max;
 void mca_coll_correlated_open(void);

@@ -473,17 +473,20 @@ static mca_coll_base_module_t *comm_query(ompi_communicator_t *comm, int *priori
     if (RUSTBTL_COLLECTIVES_NONE == which) {
         return &module->super;
     }
-    if (RUSTBTL_COLLECTIVES_SETS == which) {
+    if (RUSTBTL_COLLECTIVES_SETS == which && !mca_vprotocol_correlated_collectives_over_sets_all) {
+        /* Those that gain by it. */
+        module->super.coll_allgather = allgather;
         module->super.coll_allreduce = allreduce;
         module->super.coll_barrier = barrier;
         module->super.coll_bcast = bcast;
+        module->super.coll_gather = gather;
         module->super.coll_reduce = reduce;
         return &module->super;
     }
 #define OFFER(name) module->super.coll_##name = name;
     CORRELATED_EACH_EQUAL_COLLECTIVE(OFFER)
 #undef OFFER
-    mca_coll_correlated_varying(&module->super);
+    mca_coll_correlated_varying(&module->super, RUSTBTL_COLLECTIVES_SETS == which);
     return &module->super;
 }
 

@@ -136,9 +136,10 @@ static inline int correlated_buffer_close(correlated_buffer_t *buffer, int rc, b
                                              : mca_coll_correlated_unpack(buffer, rc, changed);
 }
 
-/* vprotocol_correlated_collectives_varying.c: for Rust; and fills in its functions. */
+/* vprotocol_correlated_collectives_varying.c: for Rust; and fills in its functions, those that go
+ * over several sets or all. */
 int32_t mca_coll_correlated_pack(void *buffers);
-void mca_coll_correlated_varying(mca_coll_base_module_t *module);
+void mca_coll_correlated_varying(mca_coll_base_module_t *module, bool over_sets);
 /* vprotocol_correlated_collectives_nonblocking.c: fills in its functions. */
 void mca_coll_correlated_nonblocking(mca_coll_base_module_t *module);
 

@@ -307,9 +307,16 @@ static int reduce_scatter(const void *from, void *into, const int *counts, ompi_
     return rc;
 }
 
-void mca_coll_correlated_varying(mca_coll_base_module_t *module)
+void mca_coll_correlated_varying(mca_coll_base_module_t *module, bool over_sets)
 {
-#define OFFER(name) module->coll_##name = name;
-    CORRELATED_EACH_VARYING_COLLECTIVE(OFFER)
-#undef OFFER
+    module->coll_allgatherv = allgatherv;
+    module->coll_reduce_scatter = reduce_scatter;
+    if (over_sets) {
+        /* Not all members know how long the others are. */
+        return;
+    }
+    module->coll_alltoallv = alltoallv;
+    module->coll_alltoallw = alltoallw;
+    module->coll_gatherv = gatherv;
+    module->coll_scatterv = scatterv;
 }

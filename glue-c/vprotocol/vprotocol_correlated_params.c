@@ -55,13 +55,14 @@ static bool use_shm = true, use_ipv4 = true, use_ipv6 = true, want_encryption = 
             want_huge_pages = false, record_clock = true, verify_sends = true,
             piggyback = true, trim_received = true;
 static double overhead_max = 3;
-static uint8_t one_sided, collectives, over_sets;
+static uint8_t one_sided, collectives, over_sets, over_sets_all;
 
 /* With 5.0 these were not tried enough. */
 bool mca_vprotocol_correlated_one_sided = CORRELATED_HAS_OSC_PT2PT;
 uint64_t mca_vprotocol_correlated_window_mapped_max = 8 << 20;
 bool mca_vprotocol_correlated_collectives = OMPI_MAJOR_VERSION < 5;
 bool mca_vprotocol_correlated_collectives_over_sets = true;
+bool mca_vprotocol_correlated_collectives_over_sets_all = false;
 uint64_t mca_vprotocol_correlated_collectives_memory = 256ull << 20;
 uint32_t mca_vprotocol_correlated_collectives_ranks_max = 16;
 static int log_full = RUSTBTL_LOG_SUSPEND;
@@ -293,9 +294,13 @@ static void register_rest(rustbtl_config_t *c)
          "component of our own (coll: correlated). Off (with Open MPI 5.0 by default): over Open "
          "MPI's own components.");
     flag("collectives_over_sets", &mca_vprotocol_correlated_collectives_over_sets, &over_sets, 5,
-         "Barriers, bcasts, reduces and allreduces of communicators that lie in several correlated "
-         "sets go over shared memory inside each set (see collectives), and by messages between "
-         "them. Off: over Open MPI's own components.");
+         "Barriers, bcasts, reduces, allreduces, gathers and allgathers of communicators that lie "
+         "in several correlated sets go over shared memory inside each set (see collectives), and "
+         "by messages between them. Off: over Open MPI's own components.");
+    flag("collectives_over_sets_all", &mca_vprotocol_correlated_collectives_over_sets_all,
+         &over_sets_all, 6,
+         "With collectives_over_sets also allgatherv, scatter, alltoall, reduce_scatter(_block), "
+         "scan and exscan, which were not faster than Open MPI's on two processors.");
     (void) bytes("collectives_memory", &mca_vprotocol_correlated_collectives_memory, 6,
           "Shared memory in bytes that the collectives of all communicators of a process may use "
           "(see collectives). Communicators that find none left use messages.");

@@ -2,7 +2,8 @@
  *
  * usage: collectives NAMES SIZES REPEATS
  *   NAMES  comma separated: barrier bcast (root in turn) rate (bcast from rank 0 in a loop)
- *          allreduce reduce alltoall allgather ibarrier ibcast iallreduce
+ *          allreduce reduce alltoall allgather gather scatter (roots in turn) reduce_scatter scan
+ *          ibarrier ibcast iallreduce
  *   SIZES  comma separated bytes (of a block); barriers have one line for size 0
  *   REPEATS measurements a size; the median is printed
  * Buffers are written before each call of 1 KiB and more: where nobody writes, data that is read
@@ -19,12 +20,18 @@ enum { REPEATS_MAX = 1001, BYTES_MAX = 1 << 20, WRITTEN = 1024 };
 static int me, np;
 static char *from, *into;
 
+/* Does a rank give each of the others a block of its own? */
+static int gives_all(const char *name)
+{
+    return !strcmp(name, "alltoall") || !strcmp(name, "scatter") || !strcmp(name, "reduce_scatter");
+}
+
 static void call(const char *name, int bytes, int i)
 {
     MPI_Request request = MPI_REQUEST_NULL;
     int root = i % np;
     if (bytes >= WRITTEN)
-        memset(from, i & 63, (size_t)bytes * (size_t)(strcmp(name, "alltoall") ? 1 : np));
+        memset(from, i & 63, (size_t)bytes * (size_t)(gives_all(name) ? np : 1));
     if (!strcmp(name, "barrier"))
         MPI_Barrier(MPI_COMM_WORLD);
     else if (!strcmp(name, "bcast"))
@@ -39,6 +46,14 @@ static void call(const char *name, int bytes, int i)
         MPI_Alltoall(from, bytes, MPI_BYTE, into, bytes, MPI_BYTE, MPI_COMM_WORLD);
     else if (!strcmp(name, "allgather"))
         MPI_Allgather(from, bytes, MPI_BYTE, into, bytes, MPI_BYTE, MPI_COMM_WORLD);
+    else if (!strcmp(name, "gather"))
+        MPI_Gather(from, bytes, MPI_BYTE, into, bytes, MPI_BYTE, root, MPI_COMM_WORLD);
+    else if (!strcmp(name, "scatter"))
+        MPI_Scatter(from, bytes, MPI_BYTE, into, bytes, MPI_BYTE, root, MPI_COMM_WORLD);
+    else if (!strcmp(name, "reduce_scatter"))
+        MPI_Reduce_scatter_block(from, into, bytes / 8, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    else if (!strcmp(name, "scan"))
+        MPI_Scan(from, into, bytes / 8, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
     else if (!strcmp(name, "ibarrier"))
         MPI_Ibarrier(MPI_COMM_WORLD, &request);
     else if (!strcmp(name, "ibcast"))

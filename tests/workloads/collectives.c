@@ -103,6 +103,16 @@ static void one_round(MPI_Comm comm, int step, MPI_Op op, MPI_Datatype matrix)
     eat(into, sizeof *into * (size_t) (share * np));
     MPI_Allgather(from, share, MPI_DOUBLE, into, share, MPI_DOUBLE, comm);
     eat(into, sizeof *into * (size_t) (share * np));
+    MPI_Gather(from, share, MPI_DOUBLE, into, share, MPI_DOUBLE, root, comm);
+    if (me == root)
+        eat(into, sizeof *into * (size_t) (share * np));
+    MPI_Scatter(into, share, MPI_DOUBLE, into + WORDS / 2, share, MPI_DOUBLE, root, comm);
+    eat(into + WORDS / 2, sizeof *into * (size_t) share);
+    MPI_Reduce_scatter_block(from, into, share, MPI_DOUBLE, MPI_SUM, comm);
+    eat(into, sizeof *into * (size_t) share);
+    MPI_Exscan(from, into, count / 2, matrix, op, comm);
+    if (me > 0)
+        eat(into, sizeof *into * (size_t) (count / 2 * 2));
     MPI_Allreduce(MPI_IN_PLACE, from, count / 2, matrix, op, comm);
     eat(from, sizeof *from * (size_t) (count / 2 * 2));
     MPI_Reduce(from, into, count, MPI_DOUBLE, MPI_SUM, root, comm);

@@ -17,14 +17,18 @@
 //!   message: each once, and nothing is awaited in vain.
 //! * K7 Over several sets: what each set has folded is folded in the order of sets, along a tree
 //!   that depends on the number of sets only. It is in the order of ranks, or the operation
-//!   commutes.
+//!   commutes. What a rank has of a scan is folded of those before it only, in their order.
 //! * K8 What is sent to which set, in which order, and what is in it, is a function of the call: a
 //!   set that was rolled back repeats it. All that is sent in a call is received in it.
 //! * K9 What is sent is not changed before it has left.
+//! * K10 What one member gives another arrives there, once, and nowhere else: between sets blocks
+//!   lie in the order of sets, for the program in that of ranks.
 #![forbid(unsafe_code)]
 
 pub mod carrier;
+mod copies;
 pub mod member;
 pub mod over_sets;
 pub mod plan;
 pub mod sets;
+pub mod shape;

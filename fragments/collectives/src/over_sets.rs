@@ -1,144 +1,101 @@
 //! A call of a communicator whose members are of several sets: inside each set, between those that
 //! stand for the sets, inside each set again.
 
+use crate::copies;
 use crate::member::{Host, Member};
-use crate::plan::{Call, Kind, Plan};
-use crate::sets::{Move, Moves, Sets, Side, Way};
+use crate::plan::Kind;
+use crate::sets::{Move, Moves, Side, Span, Way, other_half};
+use crate::shape::{At, Place, Shape};
+use core::borrow::Borrow;
 
-/// Longer ones are for the layer below: it cuts them into pieces that are under way at the same
-/// time.
-const BYTES_MAX: u64 = 1 << 16;
-
-/// Where a member has what it works on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
-    /// What it gives.
-    Own,
-    /// Its result.
-    Result,
-    /// Memory of its own: it has no result, and collects for another one.
-    Scratch,
-}
-
-/// What comes from other sets.
+/// What comes from other sets, and what a member does with its data beside the steps of its set.
 pub trait SetsHost: Host {
-    /// From now on, inside the set, data is read here and goes there.
-    fn enter(&mut self, from: Place, into: Place);
+    /// From now on, inside the set, data is read and goes where [`Shape::inside`] says: before, or
+    /// after others were asked.
+    fn enter(&mut self, after: bool);
 
-    /// Send what is collected in `of` to who stands for this set. It must not be changed before
-    /// [`Self::are_sent`].
-    fn send(&mut self, of: Place, set: u32);
+    /// Nothing, where both are the same; else they do not overlap.
+    fn copy(&mut self, from: At, into: At, bytes: u64);
+
+    /// Copy a rank's block to where the result has it.
+    fn give(&mut self, from: At, rank: u32, bytes: u64);
+
+    /// `into = left op right`; `right` may be `into`.
+    fn fold(&mut self, left: At, right: At, into: At, bytes: u64);
+
+    /// Send to who stands for this set. It must not be changed before [`Self::are_sent`].
+    fn send(&mut self, from: At, bytes: u64, set: u32);
 
     /// Has everything that was sent left?
     fn are_sent(&mut self) -> bool;
 
-    /// Is what this set sends here? The first question asks for it.
-    fn is_here(&mut self, of: Place, set: u32, side: Side) -> bool;
-
-    /// Fold it into what is collected, or put it there.
-    fn take_from(&mut self, of: Place, set: u32, side: Side);
+    /// Is what this set sends here, and in its place? The first question asks for it; when the
+    /// answer is true, the next one is for the next message.
+    fn is_here(&mut self, into: At, bytes: u64, set: u32) -> bool;
 }
 
-/// A call as a member takes part in it: a function of the call and of the member (K8).
+/// A call as a member takes part in it.
 #[derive(Clone, Debug)]
-pub struct Crossing {
-    before: Option<Plan>,
+pub struct Crossing<S: Borrow<Shape>> {
+    shape: S,
     /// Of who stands for its set.
     moves: Option<Moves>,
-    after: Option<Plan>,
-    place: Place,
-    root: u32,
-    /// Nobody is in its set with whom it folds.
-    copies_own: bool,
     stage: Stage,
     current: Option<Move>,
+    /// What is awaited has come.
+    came: bool,
+    /// Of a scan: something is folded of those before the own set.
+    has_before: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     Start,
     Before,
+    Collected,
     Between,
-    Sent,
+    Settle,
     After,
+    End,
     Over,
 }
 
-impl Crossing {
-    /// `None`: the call is for somebody else, the same at all members. `commutes`: the operation
-    /// of a fold.
-    pub fn new(sets: &Sets, me: u32, call: Call, commutes: bool) -> Option<Self> {
-        let Call { kind, root, bytes, .. } = call;
-        let set = sets.of(me);
-        let (before, way, after) = match kind {
-            Kind::Barrier => (Some(Kind::Arrive), Way::All, Some(Kind::Leave)),
-            Kind::Bcast => (None, Way::From(sets.of(root)), Some(Kind::Bcast)),
-            Kind::Reduce => (Some(Kind::Reduce), Way::To(sets.of(root)), None),
-            Kind::Allreduce => (Some(Kind::Reduce), Way::All, Some(Kind::Bcast)),
-            _ => return None,
-        };
-        if bytes > BYTES_MAX || (kind.folds() && !commutes && !sets.keep_order()) {
-            return None;
-        }
-        // Of all sets alike: how a call is cut does not depend on the number of members.
-        let root = if matches!(kind, Kind::Bcast | Kind::Reduce) { root } else { 0 };
-        let stands = sets.stands_for(set, root);
-        let size = sets.members(set).len() as u32;
-        let inside = |kind: Kind| {
-            // A result is bytes when it is spread.
-            let element = if kind.folds() { call.element } else { 1 };
-            Plan::new(Call { kind, size, root: sets.place(stands), bytes, element })
-        };
-        let before = before.map(inside).map_or(Some(None), |plan| plan.map(Some))?;
-        let after = after.map(inside).map_or(Some(None), |plan| plan.map(Some))?;
-        let place = if kind == Kind::Reduce && me != root { Place::Scratch } else { Place::Result };
-        let moves = (me == stands).then(|| Moves::new(way, sets.count(), set));
-        Some(Self {
-            before: before.filter(|_| size > 1),
-            moves,
-            after: after.filter(|_| size > 1),
-            place,
-            root,
-            copies_own: size == 1 && kind.folds(),
-            stage: Stage::Start,
-            current: None,
-        })
+impl<S: Borrow<Shape>> Crossing<S> {
+    /// It begins.
+    pub fn new(shape: S) -> Self {
+        let of: &Shape = shape.borrow();
+        let moves = of.stands_for_set().then(|| Moves::new(of.way, of.sets.count(), of.set));
+        let (stage, has_before) = (Stage::Start, false);
+        Self { shape, moves, stage, current: None, came: false, has_before }
     }
 
-    /// Does this member wait for other sets?
-    pub fn stands_for_set(&self) -> bool {
-        self.moves.is_some()
-    }
-
-    /// By which it is known who stands for which set: [`Sets::stands_for`].
-    pub fn root(&self) -> u32 {
-        self.root
-    }
-
-    /// Where it collects.
-    pub fn place(&self) -> Place {
-        self.place
-    }
-
-    /// Must what it gives be copied to where it collects, before all else?
-    pub fn copies_own(&self) -> bool {
-        self.copies_own
+    /// The call.
+    pub fn shape(&self) -> &Shape {
+        self.shape.borrow()
     }
 
     /// True: the call is over. False: somebody is awaited; call it again.
     pub fn advance<H: SetsHost>(&mut self, member: &mut Member, host: &mut H) -> bool {
+        let stands = self.moves.is_some();
         loop {
             self.stage = match self.stage {
                 Stage::Start => {
-                    host.enter(Place::Own, self.place);
+                    copies::start(self.shape(), host);
+                    host.enter(false);
                     Stage::Before
                 }
-                Stage::Before => match &self.before {
-                    Some(plan) if !member.advance(plan, host) => return false,
-                    _ => Stage::Between,
+                Stage::Before => match &self.shape().before {
+                    Some(inside) if !member.advance(&inside.plan, host) => return false,
+                    _ => Stage::Collected,
                 },
+                Stage::Collected => {
+                    if stands {
+                        copies::collected(self.shape(), host);
+                    }
+                    Stage::Between
+                }
                 Stage::Between => match self.current.or_else(|| self.moves.as_mut()?.next()) {
-                    None => Stage::Sent,
+                    None => Stage::Settle,
                     Some(next) => {
                         self.current = Some(next);
                         if !self.make(next, host) {
@@ -148,32 +105,109 @@ impl Crossing {
                         Stage::Between
                     }
                 },
-                Stage::Sent => {
-                    // Who spreads it inside may do that first: it is only read.
-                    host.enter(self.place, self.place);
+                Stage::Settle => {
+                    if stands {
+                        // K9
+                        if copies::changes_sent(self.shape()) && !host.are_sent() {
+                            return false;
+                        }
+                        copies::settle(self.shape(), host);
+                    }
+                    // Who spreads it inside may do that before it has left: it is only read.
+                    host.enter(true);
                     Stage::After
                 }
-                Stage::After => match &self.after {
-                    Some(plan) if !member.advance(plan, host) => return false,
-                    _ => Stage::Over,
+                Stage::After => match &self.shape().after {
+                    Some(inside) if !member.advance(&inside.plan, host) => return false,
+                    _ => Stage::End,
                 },
-                Stage::Over => return self.moves.is_none() || host.are_sent(),
+                Stage::End => {
+                    copies::end(self.shape(), host);
+                    Stage::Over
+                }
+                Stage::Over => return !stands || host.are_sent(),
             };
         }
     }
 
     fn make<H: SetsHost>(&mut self, next: Move, host: &mut H) -> bool {
         match next {
-            Move::Send(set) => host.send(self.place, set),
-            Move::Take(set, side) => {
+            Move::Send(set, span) => {
+                let (from, bytes) = self.sent(span);
+                host.send(from, bytes, set);
+                true
+            }
+            Move::Take(set, span, side) => {
+                let (into, bytes) = self.taken(span);
+                // What nobody folds goes where it belongs.
+                let folds = side != Side::Instead && self.shape().kind.folds();
+                let asked = if folds { At(Place::Incoming, 0) } else { into };
+                if !self.came {
+                    self.came = host.is_here(asked, bytes, set);
+                }
                 // K9. Both are asked: they are awaited together.
-                let ready = host.is_here(self.place, set, side) & host.are_sent();
-                if !ready {
+                if !((!folds || host.are_sent()) & self.came) {
                     return false;
                 }
-                host.take_from(self.place, set, side);
+                self.came = false;
+                if folds {
+                    self.fold(span, side, host);
+                }
+                true
             }
         }
-        true
+    }
+
+    /// What lies where of these sets, or for them, in what is collected.
+    fn range(&self, place: Place, span @ (from, to): Span) -> (At, u64) {
+        let shape = self.shape();
+        let part = |(from, to): Span, copies: u64| {
+            let start = shape.start(from);
+            (At(place, start * copies), (shape.start(to) - start) * copies)
+        };
+        match shape.kind {
+            Kind::Allgather | Kind::Allgatherv | Kind::Gather | Kind::Scatter => {
+                part((from, to), 1)
+            }
+            Kind::Alltoall => part((from, to), u64::from(shape.size())),
+            Kind::ReduceScatterBlock | Kind::ReduceScatter if shape.ordered() => {
+                // At last each half needs what is for it.
+                let rest = other_half(shape.sets.count(), span);
+                part(rest.unwrap_or((0, shape.sets.count())), 1)
+            }
+            _ => (At(place, 0), shape.total),
+        }
+    }
+
+    fn sent(&self, span: Span) -> (At, u64) {
+        self.range(self.shape().place(), span)
+    }
+
+    fn taken(&self, span: Span) -> (At, u64) {
+        let is_row = self.shape().kind == Kind::Alltoall;
+        self.range(if is_row { Place::Other } else { self.shape().place() }, span)
+    }
+
+    /// Fold what has come of these sets.
+    fn fold<H: SetsHost>(&mut self, span: Span, side: Side, host: &mut H) {
+        let (place, bytes) = self.taken(span);
+        let (came, before) = (At(Place::Incoming, 0), At(Place::Other, 0));
+        if side == Side::Right {
+            host.fold(place, came, came, bytes);
+            return host.copy(came, place, bytes);
+        }
+        let mut goes_on = true;
+        if self.shape().way == Way::After {
+            match self.has_before {
+                true => host.fold(came, before, before, bytes),
+                false => host.copy(came, before, bytes),
+            }
+            self.has_before = true;
+            // Nobody is after the right half.
+            goes_on = other_half(self.shape().sets.count(), span).is_none();
+        }
+        if goes_on {
+            host.fold(came, place, place, bytes);
+        }
     }
 }

@@ -7,6 +7,9 @@ pub struct Sets {
     /// Of each rank: its set, and which of its members it is.
     places: Box<[(u32, u32)]>,
     members: Box<[Box<[u32]>]>,
+    /// Members of the sets before each one, and of all.
+    before: Box<[u32]>,
+    in_order: bool,
 }
 
 impl Sets {
@@ -24,7 +27,28 @@ impl Sets {
             places.push((set as u32, members[set].len() as u32));
             members[set].push(rank);
         }
-        Self { places: places.into(), members: members.into_iter().map(Into::into).collect() }
+        let mut before = vec![0];
+        for ranks in &members {
+            before.push(before[before.len() - 1] + ranks.len() as u32);
+        }
+        let in_order = members.iter().flatten().copied().eq(0..of.len() as u32);
+        let members = members.into_iter().map(Into::into).collect();
+        Self { places: places.into(), members, before: before.into(), in_order }
+    }
+
+    /// Members of all sets.
+    pub fn size(&self) -> u32 {
+        self.places.len() as u32
+    }
+
+    /// Members of the sets before this one.
+    pub fn before(&self, set: u32) -> u32 {
+        self.before.get(set as usize).copied().unwrap_or(self.size())
+    }
+
+    /// All ranks in the order of sets.
+    pub fn ranks(&self) -> impl Iterator<Item = u32> {
+        self.members.iter().flatten().copied()
     }
 
     /// How many sets.
@@ -52,9 +76,9 @@ impl Sets {
         self.members.iter().map(|ranks| ranks.len()).max().unwrap_or(0)
     }
 
-    /// Is what is folded set by set folded in the order of ranks?
+    /// Is the order of sets that of ranks?
     pub fn keep_order(&self) -> bool {
-        self.members.iter().flatten().copied().eq(0..self.places.len() as u32)
+        self.in_order
     }
 
     /// Who stands for a set in a call with this root: the root, else the lowest rank.
@@ -72,6 +96,10 @@ pub enum Way {
     To(u32),
     /// From this one to all.
     From(u32),
+    /// From each to all after it.
+    After,
+    /// From each to each something else.
+    Pairs,
 }
 
 /// Where what comes from another set has its place in the fold.
@@ -85,17 +113,24 @@ pub enum Side {
     Instead,
 }
 
-/// What who stands for a set does.
+/// What who stands for a set does. The span: the sets whose data it is where data is collected, for
+/// which it is where it is spread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Move {
     /// Send what it has to this set.
-    Send(u32),
+    Send(u32, Span),
     /// Wait for what this set sends, and fold it.
-    Take(u32, Side),
+    Take(u32, Span, Side),
 }
 
 /// Sets next to each other: `from..to`.
-type Span = (u32, u32);
+pub type Span = (u32, u32);
+
+/// Of a half of all sets the other one; `None`: it is less than a half.
+pub fn other_half(count: u32, half: Span) -> Option<Span> {
+    let (left, right) = ((0, middle((0, count))), (middle((0, count)), count));
+    (half == left).then_some(right).or((half == right).then_some(left))
+}
 
 /// The moves of a set, in their order. Sets are halved again and again, the left half one larger
 /// where they are odd: this tree of halves depends on the number of sets only, so every way folds
@@ -116,7 +151,7 @@ impl Moves {
     /// Of one of so many sets.
     pub fn new(way: Way, count: u32, me: u32) -> Self {
         let mut moves = Self { way, count, me, depth: 0, turn: 0 };
-        if !matches!(way, Way::From(_)) {
+        if !matches!(way, Way::From(_) | Way::Pairs) {
             while moves.span(moves.depth).is_some() {
                 moves.depth += 1;
             }
@@ -137,9 +172,11 @@ impl Moves {
         (to - from > 1).then_some((from, to))
     }
 
-    fn exchange(&mut self, span @ (from, to): Span) -> Option<Move> {
+    /// `back`: does what the right half has go to the left one, too?
+    fn exchange(&mut self, span @ (from, to): Span, back: bool) -> Option<Move> {
         let middle = middle(span);
         let (left, right) = (middle - from, to - middle);
+        let (of_left, of_right) = ((from, middle), (middle, to));
         let turn = self.turn;
         self.turn += 1;
         if self.me < middle {
@@ -147,21 +184,22 @@ impl Moves {
             // The one that is too many in the left half gets what its neighbour gets.
             let partner = middle + at.min(right - 1);
             return match turn {
-                0 if at < right => Some(Move::Send(partner)),
-                0 | 1 if turn == 1 || at >= right => {
+                0 if at < right => Some(Move::Send(partner, of_left)),
+                0 | 1 if back && (turn == 1 || at >= right) => {
                     self.turn = 2;
-                    Some(Move::Take(partner, Side::Right))
+                    Some(Move::Take(partner, of_right, Side::Right))
                 }
                 _ => None,
             };
         }
         let at = self.me - middle;
+        let sends_twice = left > right && at == right - 1;
         match turn {
-            0 => Some(Move::Send(from + at)),
-            1 if left > right && at == right - 1 => Some(Move::Send(middle - 1)),
-            1 | 2 if turn == 1 || (left > right && at == right - 1) => {
+            0 if back => Some(Move::Send(from + at, of_right)),
+            1 if back && sends_twice => Some(Move::Send(middle - 1, of_right)),
+            0..3 if turn == if back { 1 + u32::from(sends_twice) } else { 0 } => {
                 self.turn = 3;
-                Some(Move::Take(from + at, Side::Left))
+                Some(Move::Take(from + at, of_left, Side::Left))
             }
             _ => None,
         }
@@ -174,17 +212,31 @@ impl Moves {
         }
         self.turn = 1;
         let middle = middle(span);
+        let (left, right) = ((span.0, middle), (middle, span.1));
         let first = |(from, to): Span| if (from..to).contains(&root) { root } else { from };
-        let (left, right) = (first((span.0, middle)), first((middle, span.1)));
-        let (head, other) = if first(span) == left { (left, right) } else { (right, left) };
-        let side = if other == right { Side::Right } else { Side::Left };
+        let is_left = first(span) == first(left);
+        let (head, half) = if is_left { (first(left), right) } else { (first(right), left) };
+        let (other, side) = (first(half), if is_left { Side::Right } else { Side::Left });
         match (self.me == head, self.me == other) {
-            (true, _) if collects => Some(Move::Take(other, side)),
-            (_, true) if collects => Some(Move::Send(head)),
-            (true, _) => Some(Move::Send(other)),
-            (_, true) => Some(Move::Take(head, Side::Instead)),
+            (true, _) if collects => Some(Move::Take(other, half, side)),
+            (_, true) if collects => Some(Move::Send(head, half)),
+            (true, _) => Some(Move::Send(other, half)),
+            (_, true) => Some(Move::Take(head, half, Side::Instead)),
             _ => None,
         }
+    }
+
+    /// All are sent before one is waited for.
+    fn pair(&mut self) -> Option<Move> {
+        let (others, turn) = (self.count - 1, self.turn);
+        self.turn += 1;
+        if turn < others {
+            let to = (self.me + 1 + turn) % self.count;
+            return Some(Move::Send(to, (to, to + 1)));
+        }
+        let from = |turn: u32| (self.me + self.count - 1 - (turn - others)) % self.count;
+        let from = (turn < 2 * others).then(|| from(turn))?;
+        Some(Move::Take(from, (from, from + 1), Side::Instead))
     }
 }
 
@@ -198,14 +250,18 @@ impl Iterator for Moves {
     fn next(&mut self) -> Option<Move> {
         loop {
             let depth = match self.way {
+                Way::Pairs => return self.pair(),
                 Way::From(_) => self.depth,
                 _ => self.depth.checked_sub(1)?,
             };
             let span = self.span(depth)?;
             let found = match self.way {
-                Way::All => self.exchange(span),
+                Way::All => self.exchange(span, true),
+                // Nobody is after the right half.
+                Way::After => self.exchange(span, depth > 0),
                 Way::To(root) => self.in_tree(span, root, true),
                 Way::From(root) => self.in_tree(span, root, false),
+                Way::Pairs => None,
             };
             if found.is_some() {
                 return found;
@@ -221,33 +277,46 @@ mod tests {
     use super::*;
     use std::collections::{BTreeMap, VecDeque};
 
-    /// What each of so many sets has in the end, as a term; panics if somebody waits for ever.
-    fn terms(way: Way, count: u32) -> Vec<String> {
-        let mut terms: Vec<String> = (0..count).map(|set| set.to_string()).collect();
+    /// What each of so many sets has in the end, as a term, and what was folded of those before it;
+    /// panics if somebody waits for ever.
+    fn terms_and_before(way: Way, count: u32) -> Vec<(String, String)> {
+        let mut terms: Vec<(String, String)> =
+            (0..count).map(|set| (set.to_string(), String::new())).collect();
         let mut moves: Vec<_> =
             (0..count).map(|set| Moves::new(way, count, set).peekable()).collect();
         let mut mail: BTreeMap<(u32, u32), VecDeque<String>> = BTreeMap::new();
         loop {
             let mut idle = true;
             for me in 0..count {
-                let at = me as usize;
-                while let Some(&next) = moves[at].peek() {
+                let (own, before) = &mut terms[me as usize];
+                while let Some(&next) = moves[me as usize].peek() {
                     match next {
-                        Move::Send(to) => {
-                            mail.entry((me, to)).or_default().push_back(terms[at].clone());
+                        Move::Send(to, span) => {
+                            if !matches!(way, Way::From(_) | Way::Pairs) {
+                                assert_eq!(spread(own), span, "{own}");
+                            }
+                            mail.entry((me, to)).or_default().push_back(own.clone());
                         }
-                        Move::Take(from, side) => {
+                        Move::Take(from, span, side) => {
                             let came = mail.get_mut(&(from, me)).and_then(VecDeque::pop_front);
                             let Some(came) = came else { break };
-                            let own = &terms[at];
-                            terms[at] = match side {
+                            if side != Side::Instead {
+                                assert_eq!(spread(&came), span, "{came}");
+                            }
+                            match side {
+                                Side::Left if before.is_empty() => before.clone_from(&came),
+                                Side::Left => *before = format!("({came} {before})"),
+                                _ => {}
+                            }
+                            *own = match side {
                                 Side::Left => format!("({came} {own})"),
                                 Side::Right => format!("({own} {came})"),
+                                Side::Instead if way == Way::Pairs => format!("{own} {came}"),
                                 Side::Instead => came,
                             };
                         }
                     }
-                    moves[at].next();
+                    moves[me as usize].next();
                     idle = false;
                 }
             }
@@ -258,6 +327,55 @@ mod tests {
         assert!(moves.iter_mut().all(|moves| moves.next().is_none()), "{way:?} of {count}");
         assert!(mail.values().all(VecDeque::is_empty), "K8: nothing is left over");
         terms
+    }
+
+    fn terms(way: Way, count: u32) -> Vec<String> {
+        terms_and_before(way, count).into_iter().map(|(term, _)| term).collect()
+    }
+
+    fn sets_in(term: &str) -> Vec<u32> {
+        let words = term.split(|c: char| !c.is_ascii_digit()).filter(|word| !word.is_empty());
+        words.map(|word| word.parse().unwrap()).collect()
+    }
+
+    /// The sets in a term, which follow each other.
+    fn spread(term: &str) -> Span {
+        let sets = sets_in(term);
+        let span = (sets[0], sets[0] + sets.len() as u32);
+        assert!((span.0..span.1).eq(sets), "{term}");
+        span
+    }
+
+    #[test]
+    fn those_before_each_set_are_folded_in_their_order() {
+        let before = |count, set: u32| terms_and_before(Way::After, count)[set as usize].1.clone();
+        assert_eq!((before(2, 0), before(2, 1)), (String::new(), "0".into()));
+        assert_eq!((before(3, 1), before(3, 2)), ("0".into(), "(0 1)".into()));
+        assert_eq!(before(7, 6), "(((0 1) (2 3)) (4 5))");
+        for count in 1..40 {
+            for (set, (_, before)) in (0..).zip(terms_and_before(Way::After, count)) {
+                assert!(sets_in(&before).into_iter().eq(0..set), "{set} of {count}: {before}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_half_has_another_one() {
+        assert_eq!((other_half(5, (0, 3)), other_half(5, (3, 5))), (Some((3, 5)), Some((0, 3))));
+        assert_eq!((other_half(5, (0, 2)), other_half(4, (2, 3))), (None, None));
+    }
+
+    #[test]
+    fn each_pair_exchanges_once() {
+        for count in 1..20 {
+            for (me, term) in (0..count).zip(terms(Way::Pairs, count)) {
+                // What is sent is what is had at first.
+                let mut sets = sets_in(&term);
+                assert_eq!(sets[0], me);
+                sets.sort_unstable();
+                assert!((0..count).eq(sets), "{me} of {count}: {term}");
+            }
+        }
     }
 
     #[test]
@@ -281,7 +399,7 @@ mod tests {
         for count in 2..200u32 {
             let high = count.next_power_of_two().trailing_zeros() as usize;
             for me in 0..count {
-                for way in [Way::All, Way::To(count / 3), Way::From(count / 3)] {
+                for way in [Way::All, Way::After, Way::To(count / 3), Way::From(count / 3)] {
                     let moves = Moves::new(way, count, me);
                     let takes = moves.filter(|next| matches!(next, Move::Take(..))).count();
                     assert!(takes <= high, "{way:?} of {count}: {me} waits {takes} times");
@@ -296,6 +414,8 @@ mod tests {
         assert_eq!((sets.count(), sets.largest(), sets.keep_order()), (3, 3, false));
         assert_eq!((sets.members(0), sets.members(1)), ([0, 1, 3].as_slice(), [2, 4].as_slice()));
         assert_eq!((sets.of(4), sets.place(4)), (1, 1));
+        assert_eq!((sets.size(), sets.before(1), sets.before(3)), (6, 3, 6));
+        assert!(sets.ranks().eq([0, 1, 3, 2, 4, 5]));
         assert_eq!((sets.stands_for(0, 3), sets.stands_for(1, 3)), (3, 2));
         assert!(Sets::new(&[4, 4, 1, 0, 0]).keep_order());
         assert!(!Sets::new(&[4, 1, 4]).keep_order());

@@ -2,11 +2,16 @@
 //! rolled back at random moments; what was sent between sets is kept by the senders' logs.
 
 use rustbtl_collectives::member::{Host, Member};
-use rustbtl_collectives::over_sets::{Crossing, Place, SetsHost};
+use rustbtl_collectives::over_sets::{Crossing, SetsHost};
 use rustbtl_collectives::plan::*;
-use rustbtl_collectives::sets::{Sets, Side};
-use rustbtl_seeds::{Prng, all_caught, fails, is_one_seed, mix, run_seeds};
+use rustbtl_collectives::sets::Sets;
+use rustbtl_collectives::shape::{At, Inside, Place, Shape};
+use rustbtl_seeds::{Prng, all_caught, fails, is_one_seed, run_seeds};
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+mod cases;
+use cases::{Case, draw, folded};
 
 /// What is done wrongly on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,17 +26,26 @@ enum Bug {
     KeepsReceived,
     /// One member is rolled back alone.
     OneAlone,
+    /// What a member collects is not rolled back with it.
+    KeepsCollected,
     /// K9: data is changed before it has left.
     ChangesUnsent,
+    /// K10: what comes goes to the beginning.
+    Misplaced,
+    /// K10: blocks are left in the order of sets.
+    OrderOfSets,
 }
 
-const BUGS: [Bug; 6] = [
+const BUGS: [Bug; 9] = [
     Bug::OtherSide,
     Bug::ByArrival,
     Bug::DoesNotRepeat,
     Bug::KeepsReceived,
     Bug::OneAlone,
+    Bug::KeepsCollected,
     Bug::ChangesUnsent,
+    Bug::Misplaced,
+    Bug::OrderOfSets,
 ];
 
 /// A member's slots: bytes, and the step after that for which they are.
@@ -63,32 +77,37 @@ impl Memory {
 struct Rank {
     me: u32,
     call: usize,
-    crossing: Option<Crossing>,
+    crossing: Option<Crossing<Shape>>,
     member: Member,
-    own: Vec<u8>,
-    result: Vec<u8>,
-    scratch: Vec<u8>,
-    reads: Place,
+    /// By place.
+    memory: [Vec<u8>; 5],
+    /// What the program has said MPI_IN_PLACE for lies in that other place, behind so many bytes.
+    alias: Option<(Place, At)>,
+    /// By rank: where its block has its place in the result.
+    blocks: Vec<u64>,
+    after: bool,
     /// Messages sent to and received from other ranks.
     sent: BTreeMap<u32, usize>,
     received: BTreeMap<u32, usize>,
-    /// Receivers whose message is still read from where data is collected, with its number.
-    leaving: Vec<(u32, usize)>,
-    /// Who has been answered for, and with what.
-    came: Option<(u32, Vec<u8>)>,
+    /// Receivers whose message is still read from where it is, with its number and length.
+    leaving: Vec<(u32, usize, At, u64)>,
 }
 
 impl Rank {
-    fn at(&mut self, place: Place) -> &mut Vec<u8> {
-        match place {
-            Place::Own => &mut self.own,
-            Place::Result => &mut self.result,
-            Place::Scratch => &mut self.scratch,
-        }
+    fn shape(&self) -> &Shape {
+        self.crossing.as_ref().unwrap().shape()
     }
 
-    fn collects(&self) -> Place {
-        self.crossing.as_ref().unwrap().place()
+    fn inside(&self) -> Inside {
+        self.shape().inside()[usize::from(self.after)].unwrap()
+    }
+
+    fn at(&mut self, At(place, at): At, bytes: u64) -> &mut [u8] {
+        let At(place, at) = match self.alias {
+            Some((of, At(other, behind))) if of == place => At(other, at + behind),
+            _ => At(place, at),
+        };
+        &mut self.memory[place as usize][at as usize..(at + bytes) as usize]
     }
 }
 
@@ -101,7 +120,7 @@ struct Set {
 /// What is not rolled back.
 struct World {
     random: Prng,
-    sets: Sets,
+    sets: Arc<Sets>,
     /// All messages that one rank has sent another.
     log: BTreeMap<(u32, u32), Vec<Option<Vec<u8>>>>,
     bug: Option<Bug>,
@@ -122,7 +141,6 @@ struct Turn<'a> {
     rank: &'a mut Rank,
     memory: &'a mut Memory,
     world: &'a mut World,
-    root: u32,
 }
 
 impl Turn<'_> {
@@ -131,21 +149,24 @@ impl Turn<'_> {
     }
 
     fn flush(&mut self) {
-        let place = self.rank.collects();
-        for (to, number) in core::mem::take(&mut self.rank.leaving) {
-            let bytes = self.rank.at(place).clone();
+        for (to, number, from, bytes) in core::mem::take(&mut self.rank.leaving) {
+            let bytes = self.rank.at(from, bytes).to_vec();
             self.world.leave(self.rank.me, to, number, &bytes);
         }
-    }
-
-    fn rank_of(&self, set: u32) -> u32 {
-        self.world.sets.stands_for(set, self.root)
     }
 
     fn has_come(&self, from: u32) -> Option<Vec<u8>> {
         let number = self.rank.received.get(&from).copied().unwrap_or(0);
         self.world.log.get(&(from, self.rank.me))?.get(number)?.clone()
     }
+
+    fn write(&mut self, into: At, bytes: &[u8]) {
+        self.rank.at(into, bytes.len() as u64).copy_from_slice(bytes);
+    }
+}
+
+fn behind(At(place, at): At, more: u64) -> At {
+    At(place, at + more)
 }
 
 impl Host for Turn<'_> {
@@ -154,11 +175,10 @@ impl Host for Turn<'_> {
     }
 
     fn put(&mut self, plan: &Plan, step: &Step, number: u64) {
-        let me = self.place();
+        let (me, from) = (self.place(), self.rank.inside().from);
         let mut bytes = Vec::new();
         for (at, length) in plan.puts(step, me) {
-            let source = self.rank.reads;
-            bytes.extend_from_slice(&self.rank.at(source)[at as usize..(at + length) as usize]);
+            bytes.extend_from_slice(self.rank.at(behind(from, at), length));
         }
         *self.memory.slot(step.line, me, number) = (bytes, number + 1);
     }
@@ -171,21 +191,26 @@ impl Host for Turn<'_> {
         if plan.call.kind.has_no_data() {
             return;
         }
-        let (me, into) = (self.place(), self.rank.collects());
-        let mut result: Option<Vec<u8>> = None;
-        let at = plan.goes_to(step, me, me) as usize;
-        for member in (0..plan.call.size).rev() {
-            let bytes = if member != me && step.writers.has(member) {
-                self.memory.slot(step.line, member, number).0.clone()
-            } else if step.take == Take::Fold && member == me {
-                self.rank.own[at..at + step.bytes as usize].to_vec()
-            } else {
-                continue;
-            };
-            result = Some(result.map_or(bytes.clone(), |right| folded(&bytes, &right)));
+        let (me, Inside { from, into, .. }) = (self.place(), self.rank.inside());
+        let of = |turn: &mut Self, writer: u32| {
+            if writer == me {
+                return turn.rank.at(behind(from, step.at), step.bytes).to_vec();
+            }
+            let range = plan.reads(step, me, writer);
+            turn.memory.slot(step.line, writer, number).0[range.start as usize..range.end as usize]
+                .to_vec()
+        };
+        if step.take == Take::Fold {
+            let all = plan.folds(me).rev().map(|member| of(self, member)).collect::<Vec<_>>();
+            if let Some(all) = all.into_iter().reduce(|right, left| folded(&left, &right)) {
+                self.write(behind(into, plan.goes_to(step, me, me)), &all);
+            }
+            return;
         }
-        let result = result.unwrap();
-        self.rank.at(into)[at..at + result.len()].copy_from_slice(&result);
+        for writer in (0..plan.call.size).filter(|&one| one != me && step.writers.has(one)) {
+            let bytes = of(self, writer);
+            self.write(behind(into, plan.goes_to(step, me, writer)), &bytes);
+        }
     }
 
     fn finish(&mut self, steps: u64) {
@@ -195,15 +220,35 @@ impl Host for Turn<'_> {
 }
 
 impl SetsHost for Turn<'_> {
-    fn enter(&mut self, from: Place, _: Place) {
-        self.rank.reads = from;
+    fn enter(&mut self, after: bool) {
+        self.rank.after = after;
     }
 
-    fn send(&mut self, of: Place, set: u32) {
-        assert_eq!(of, self.rank.collects());
-        let to = self.rank_of(set);
+    fn copy(&mut self, from: At, into: At, bytes: u64) {
+        let bytes = self.rank.at(from, bytes).to_vec();
+        self.write(into, &bytes);
+    }
+
+    fn give(&mut self, from: At, rank: u32, bytes: u64) {
+        let place = match self.world.bug {
+            Some(Bug::OrderOfSets) => self.world.sets.ranks().position(|one| one == rank).unwrap(),
+            _ => rank as usize,
+        };
+        self.copy(from, At(Place::Result, self.rank.blocks[place]), bytes);
+    }
+
+    fn fold(&mut self, left: At, right: At, into: At, bytes: u64) {
+        let other = self.world.bug == Some(Bug::OtherSide);
+        let (left, right) = if other { (right, left) } else { (left, right) };
+        let left = self.rank.at(left, bytes).to_vec();
+        let result = folded(&left, self.rank.at(right, bytes));
+        self.write(into, &result);
+    }
+
+    fn send(&mut self, from: At, bytes: u64, set: u32) {
+        let to = self.rank.shape().stands_for(set);
         let number = self.rank.sent.entry(to).or_default();
-        self.rank.leaving.push((to, *number));
+        self.rank.leaving.push((to, *number, from, bytes));
         *number += 1;
         if self.world.random.chance(50) {
             self.flush();
@@ -217,115 +262,54 @@ impl SetsHost for Turn<'_> {
         self.rank.leaving.is_empty() || self.world.bug == Some(Bug::ChangesUnsent)
     }
 
-    fn is_here(&mut self, _: Place, set: u32, _: Side) -> bool {
-        if self.rank.came.is_some() {
-            return true;
+    fn is_here(&mut self, into: At, bytes: u64, set: u32) -> bool {
+        let mut from = self.rank.shape().stands_for(set);
+        if self.world.bug == Some(Bug::ByArrival) {
+            let all = (0..self.world.sets.count()).map(|set| self.rank.shape().stands_for(set));
+            from = all.clone().find(|&one| self.has_come(one).is_some()).unwrap_or(from);
         }
+        let Some(came) = self.has_come(from) else { return false };
+        assert_eq!(came.len() as u64, bytes, "K8");
+        let misplaced = self.world.bug == Some(Bug::Misplaced);
+        // It is there before anybody looks.
+        self.write(if misplaced { At(into.0, 0) } else { into }, &came);
         if self.world.random.chance(40) {
             return false;
         }
-        let mut from = self.rank_of(set);
-        if self.world.bug == Some(Bug::ByArrival) {
-            let all: Vec<u32> = (0..self.world.sets.count()).map(|set| self.rank_of(set)).collect();
-            let first = all.into_iter().find(|&one| self.has_come(one).is_some());
-            from = first.unwrap_or(from);
-        }
-        self.rank.came = self.has_come(from).map(|bytes| (from, bytes));
-        self.rank.came.is_some()
-    }
-
-    fn take_from(&mut self, of: Place, _: u32, side: Side) {
-        let (from, came) = self.rank.came.take().unwrap();
         *self.rank.received.entry(from).or_default() += 1;
-        let other = self.world.bug == Some(Bug::OtherSide);
-        let own = self.rank.at(of);
-        *own = match side {
-            _ if came.is_empty() => return,
-            Side::Instead => came,
-            Side::Left if !other => folded(&came, own),
-            Side::Right if other => folded(&came, own),
-            _ => folded(own, &came),
-        };
+        true
     }
 }
 
-/// Neither commutative nor associative: every other order gives something else.
-fn folded(left: &[u8], right: &[u8]) -> Vec<u8> {
-    let words = |bytes: &[u8]| -> Vec<u64> {
-        bytes.as_chunks::<8>().0.iter().map(|&word| u64::from_le_bytes(word)).collect()
-    };
-    let both = words(left).into_iter().zip(words(right));
-    both.flat_map(|(a, b)| mix(a.wrapping_mul(31), b).to_le_bytes()).collect()
+fn enter(rank: &mut Rank, sets: &Arc<Sets>, case: &Case) {
+    let shape = Shape::new(sets, rank.me, case.call, true, &case.lengths).unwrap();
+    let [stage, other] = shape.needs().map(|bytes| vec![0xDD; bytes as usize]);
+    let incoming = vec![0xCC; shape.needs_of_incoming() as usize];
+    let of = &case.of[rank.me as usize];
+    rank.memory = [of.own.clone(), of.result.clone(), stage, other, incoming];
+    rank.alias = of.alias;
+    rank.blocks.clone_from(&case.blocks);
+    rank.crossing = Some(Crossing::new(shape));
 }
 
-/// The tree between sets, once more.
-fn tree(of_sets: &[Vec<u8>]) -> Vec<u8> {
-    match of_sets {
-        [one] => one.clone(),
-        all => {
-            let (left, right) = all.split_at(all.len().div_ceil(2));
-            folded(&tree(left), &tree(right))
-        }
-    }
-}
-
-struct Case {
-    call: Call,
-    own: Vec<Vec<u8>>,
-    want: Vec<Option<Vec<u8>>>,
-}
-
-fn draw(random: &mut Prng, sets: &Sets, size: u32) -> Case {
-    let kind = random.pick(&[Kind::Barrier, Kind::Bcast, Kind::Reduce, Kind::Allreduce]);
-    let root = random.below(size as usize) as u32;
-    let words = match random.below(6) {
-        0..3 => random.from_to(1, 6),
-        3..5 => random.from_to(1, 1200),
-        _ => random.from_to(1000, 8192),
-    };
-    let bytes = if kind == Kind::Barrier { 0 } else { words * 8 };
-    let element = if kind.folds() { 8 } else { 1 };
-    let own: Vec<Vec<u8>> = (0..size)
-        .map(|_| (0..bytes / 8).flat_map(|_| random.bits().to_le_bytes()).collect())
-        .collect();
-    let of_sets: Vec<Vec<u8>> = (0..sets.count())
-        .map(|set| {
-            let ranks = sets.members(set).iter().rev().map(|&rank| own[rank as usize].clone());
-            ranks.reduce(|right, left| folded(&left, &right)).unwrap()
-        })
-        .collect();
-    let want = (0..size).map(|me| match kind {
-        Kind::Bcast => Some(own[root as usize].clone()),
-        Kind::Reduce if me != root => None,
-        Kind::Barrier => None,
-        _ => Some(tree(&of_sets)),
-    });
-    let want = want.collect();
-    Case { call: Call { kind, size, root, bytes, element }, own, want }
-}
-
-fn enter(rank: &mut Rank, sets: &Sets, case: &Case) {
-    let crossing = Crossing::new(sets, rank.me, case.call, true).unwrap();
-    rank.own.clone_from(&case.own[rank.me as usize]);
-    rank.result = vec![0xEE; rank.own.len()];
-    rank.scratch = vec![0xDD; rank.own.len()];
-    if case.call.kind == Kind::Bcast && rank.me == case.call.root {
-        rank.result.clone_from(&rank.own);
-    }
-    if crossing.copies_own() {
-        let own = rank.own.clone();
-        *rank.at(crossing.place()) = own;
-    }
-    rank.crossing = Some(crossing);
+fn leave(rank: &Rank, case: &Case) {
+    let of = &case.of[rank.me as usize];
+    assert!(rank.memory[Place::Own as usize] == of.own, "what {} gives is changed", rank.me);
+    let result = &rank.memory[Place::Result as usize];
+    assert!(result[..of.want.len()] == of.want, "{}: {:?} {:?}", rank.me, case.call, of.alias);
 }
 
 fn run(seed: u64, bug: Option<Bug>) {
     let mut random = Prng::new(seed);
     let size = random.from_to(2, 9) as u32;
     let count = random.from_to(1, 5) as usize;
-    let sets = Sets::new(&(0..size).map(|_| random.below(count) as u32).collect::<Vec<_>>());
+    let mut of: Vec<u32> = (0..size).map(|_| random.below(count) as u32).collect();
+    if random.chance(50) {
+        of.sort_unstable();
+    }
+    let sets = Arc::new(Sets::new(&of));
     let calls = random.between(4, 20);
-    let cases: Vec<Case> = (0..calls).map(|_| draw(&mut random, &sets, size)).collect();
+    let cases: Vec<Case> = (0..calls).map(|_| draw(&mut random, &sets)).collect();
     let rank = |&me: &u32| {
         let members = sets.members(sets.of(me)).len() as u32;
         let mut rank = Rank {
@@ -333,14 +317,13 @@ fn run(seed: u64, bug: Option<Bug>) {
             call: 0,
             crossing: None,
             member: Member::new(sets.place(me), members),
-            own: Vec::new(),
-            result: Vec::new(),
-            scratch: Vec::new(),
-            reads: Place::Own,
+            memory: Default::default(),
+            alias: None,
+            blocks: Vec::new(),
+            after: false,
             sent: BTreeMap::new(),
             received: BTreeMap::new(),
             leaving: Vec::new(),
-            came: None,
         };
         enter(&mut rank, &sets, &cases[0]);
         rank
@@ -353,7 +336,8 @@ fn run(seed: u64, bug: Option<Bug>) {
         .collect();
     let mut images = live.clone();
     let mut failures = random.below(4);
-    let mut world = World { random: random.fork(1), sets: sets.clone(), log: BTreeMap::new(), bug };
+    let mut world =
+        World { random: random.fork(1), sets: Arc::clone(&sets), log: BTreeMap::new(), bug };
     let mut idle = 0;
     loop {
         let at = random.below(live.len());
@@ -371,13 +355,15 @@ fn run(seed: u64, bug: Option<Bug>) {
             let case = &cases[rank.call];
             let mut crossing = rank.crossing.clone().unwrap();
             let mut member = rank.member.clone();
-            let mut turn = Turn { rank, memory, world: &mut world, root: crossing.root() };
+            let mut turn = Turn { rank, memory, world: &mut world };
+            // Messages leave whether anybody looks or not.
+            if turn.world.random.chance(30) {
+                turn.flush();
+            }
             let over = crossing.advance(&mut member, &mut turn);
             (rank.crossing, rank.member) = (Some(crossing), member);
             if over {
-                if let Some(want) = &case.want[rank.me as usize] {
-                    assert!(rank.result == *want, "{}: {:?}", rank.me, case.call);
-                }
+                leave(rank, case);
                 rank.call += 1;
                 idle = 0;
                 if rank.call < calls {
@@ -410,6 +396,16 @@ fn roll_back(set: &mut Set, image: &Set, bug: Option<Bug>) {
                 rank.received = before.received;
             }
         }
+        Some(Bug::KeepsCollected) => {
+            for (rank, mut before) in set.ranks.iter_mut().zip(before.ranks) {
+                for place in [Place::Stage, Place::Other] {
+                    let now = &mut rank.memory[place as usize];
+                    let length = now.len();
+                    *now = core::mem::take(&mut before.memory[place as usize]);
+                    now.resize(length, 0);
+                }
+            }
+        }
         Some(Bug::OneAlone) => {
             let alone = set.ranks[0].clone();
             *set = before;
@@ -427,19 +423,40 @@ fn every_call_gives_everybody_the_same_bits_whatever_is_rolled_back() {
 
 #[test]
 fn who_is_asked_depends_on_the_call_only() {
-    let sets = Sets::new(&[1, 2, 1, 2]);
     let call = Call { kind: Kind::Allreduce, size: 4, root: 0, bytes: 64, element: 8 };
-    let ours = |sets: &Sets, call: Call, commutes| {
-        let all = [0, 1, 2, 3].map(|me| Crossing::new(sets, me, call, commutes).is_some());
+    let ours = |sets: &[u32], call: Call, commutes| {
+        let sets = Arc::new(Sets::new(sets));
+        let lengths = [call.bytes; 4];
+        let all = [0, 1, 2, 3].map(|me| Shape::new(&sets, me, call, commutes, &lengths).is_some());
         assert!(all.iter().all(|&one| one == all[0]), "the same at all members");
         all[0]
     };
-    assert!(ours(&sets, call, true));
-    assert!(!ours(&sets, call, false), "K7: not in the order of ranks");
-    assert!(ours(&Sets::new(&[1, 1, 2, 2]), call, false));
-    assert!(ours(&Sets::new(&[1, 1, 1, 2]), call, false));
-    assert!(!ours(&sets, Call { bytes: 1 << 20, ..call }, true), "long");
-    assert!(!ours(&sets, Call { kind: Kind::Scan, ..call }, true));
+    let turns = [1, 2, 1, 2];
+    assert!(ours(&turns, call, true));
+    assert!(!ours(&turns, call, false), "K7: not in the order of ranks");
+    assert!(ours(&[1, 1, 2, 2], call, false));
+    assert!(ours(&[1, 1, 1, 2], call, false));
+    assert!(!ours(&turns, Call { bytes: 1 << 20, ..call }, true), "long");
+    for kind in [Kind::Scan, Kind::Exscan] {
+        assert!(!ours(&turns, Call { kind, ..call }, true), "K7: not in the order of ranks");
+        assert!(ours(&[1, 1, 2, 2], Call { kind, ..call }, false));
+    }
+    for (kind, bytes) in [
+        (Kind::Allgather, 1 << 12),
+        (Kind::Allgatherv, 1 << 12),
+        (Kind::Gather, 1 << 12),
+        (Kind::Scatter, 1 << 14),
+        (Kind::ReduceScatterBlock, 1 << 14),
+        (Kind::ReduceScatter, 1 << 14),
+        (Kind::Alltoall, 1 << 11),
+    ] {
+        assert!(ours(&turns, Call { kind, bytes, ..call }, true), "{kind:?}");
+        assert!(!ours(&turns, Call { kind, bytes: bytes + 8, ..call }, true), "{kind:?}");
+    }
+    // Not all members know how long they are.
+    for kind in [Kind::Gatherv, Kind::Scatterv, Kind::Alltoallv] {
+        assert!(!ours(&[1, 1, 2, 2], Call { kind, ..call }, true), "{kind:?}");
+    }
 }
 
 #[test]

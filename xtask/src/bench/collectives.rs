@@ -27,6 +27,13 @@ const OFF: Side = Side {
 /// Everything on, as it comes: with collectives over several sets.
 const OVER_SETS: Side = Side { name: "over-sets", kind: Kind::Defaults(&[]), threads: false };
 
+/// The same with all of them over several sets that there are.
+const ALL_OVER_SETS: Side = Side {
+    name: "all-over-sets",
+    kind: Kind::Defaults(&[("vprotocol_correlated_collectives_over_sets_all", "1")]),
+    threads: false,
+};
+
 /// Everything on, but these, which are Open MPI's.
 const OFF_PROTECTED: Side = Side {
     name: "protected-messages",
@@ -36,6 +43,10 @@ const OFF_PROTECTED: Side = Side {
 
 /// Names and sizes, over several sets.
 const BETWEEN: &[&str] = &["barrier,bcast,allreduce,reduce", "8,1024,4096,16384,65536"];
+
+/// The same of those where members give each other blocks of that size, and of scans.
+const BLOCKS: &[&str] =
+    &["allgather,gather,scatter,alltoall,reduce_scatter,scan", "8,1024,4096,8192"];
 
 /// All of them; none has a bare side.
 pub fn experiments() -> Vec<Experiment> {
@@ -56,9 +67,16 @@ pub fn experiments() -> Vec<Experiment> {
         program: Program::Own("collectives", BETWEEN),
         ..of(name, &[])
     };
+    let blocks = |name, shape| Experiment {
+        sides: &[STOCK, OFF_PROTECTED, ALL_OVER_SETS],
+        program: Program::Own("collectives", BLOCKS),
+        ..between(name, shape)
+    };
     vec![
         between("collectives-nodes", (2, 2)),
+        blocks("collectives-nodes-blocks", (2, 2)),
         between("collectives-three-nodes", (3, 2)),
+        blocks("collectives-three-nodes-blocks", (3, 2)),
         // Four ranks on two processors.
         Experiment { shape: (1, 4), program: shared, ..of("collectives-shared", &[]) },
         of("collectives-small", &["barrier,bcast,rate,allreduce,reduce,alltoall,allgather", "8"]),
@@ -107,25 +125,34 @@ pub fn rows() -> Vec<Row> {
     };
     add("collectives inside a set", &OF_OWN, "own / stock", &OWN);
     add("nonblocking collectives inside a node", &NONBLOCKING, "own / stock", &OWN);
-    for (title, experiment) in [
-        ("collectives between two nodes, everything on", "collectives-nodes"),
-        ("collectives between three nodes, everything on", "collectives-three-nodes"),
+    let two = "collectives between two nodes, everything on";
+    let three = "collectives between three nodes, everything on";
+    for (title, experiment, side, what) in [
+        (two, "collectives-nodes", OVER_SETS, BETWEEN),
+        (two, "collectives-nodes-blocks", ALL_OVER_SETS, BLOCKS),
+        (three, "collectives-three-nodes", OVER_SETS, BETWEEN),
+        (three, "collectives-three-nodes-blocks", ALL_OVER_SETS, BLOCKS),
     ] {
-        rows.extend(between(title, experiment));
+        rows.extend(between(title, experiment, side.name, what));
     }
     rows
 }
 
 /// Against stock, and against what they would be without.
-fn between(title: &'static str, experiment: &'static str) -> Vec<Row> {
+fn between(
+    title: &'static str,
+    experiment: &'static str,
+    side: &'static str,
+    what: &[&'static str],
+) -> Vec<Row> {
     let mut rows = Vec::new();
     for (sides, other, goal) in
         [("on / stock", STOCK.name, 0.80), ("on / off", OFF_PROTECTED.name, 1.00)]
     {
-        for metric in BETWEEN[0].split(',') {
-            let sizes = if metric == "barrier" { "0" } else { BETWEEN[1] };
+        for metric in what[0].split(',') {
+            let sizes = if metric == "barrier" { "0" } else { what[1] };
             for size in sizes.split(',').filter_map(|size| size.parse().ok()) {
-                let part = against(title, experiment, Unit::Us, (sides, OVER_SETS.name, other));
+                let part = against(title, experiment, Unit::Us, (sides, side, other));
                 rows.push(part.labelled(metric, size, Goal::AtMost(goal)));
             }
         }

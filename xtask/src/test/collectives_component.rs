@@ -14,10 +14,20 @@ use crate::paths;
 
 /// Collectives are ours.
 pub const OPTIONS: [&str; 3] = ["--mca", "vprotocol_correlated_collectives", "1"];
-/// But for those over several sets.
+/// All that there are over several sets.
+const ALL_OVER_SETS: [&str; 3] = ["--mca", "vprotocol_correlated_collectives_over_sets_all", "1"];
+/// None of those.
 const NOT_OVER_SETS: [&str; 3] = ["--mca", "vprotocol_correlated_collectives_over_sets", "0"];
 /// They find no memory, and use messages.
 pub const MESSAGES: [&str; 3] = ["--mca", "vprotocol_correlated_collectives_memory", "0"];
+const ALL_BY_MESSAGES: [&str; 6] = [
+    "--mca",
+    "vprotocol_correlated_collectives_over_sets_all",
+    "1",
+    "--mca",
+    "vprotocol_correlated_collectives_memory",
+    "0",
+];
 /// They are Open MPI's.
 const OFF: [&str; 3] = ["--mca", "vprotocol_correlated_collectives", "0"];
 /// Wherever a set is restored, it does as if it lay on several nodes.
@@ -37,16 +47,19 @@ const NODE: &[&str] = &["--kill-node-after-checkpoint", "1@1"];
 /// What happens, where, and what else is set.
 type Case = (&'static str, Shape, &'static [&'static str], &'static [&'static str]);
 
-const CASES: [Case; 9] = [
-    ("a rank", (2, 2), RANK, &[]),
-    ("rank 0", (2, 3), RANK_ZERO, &[]),
-    ("a node", (2, 2), NODE, &[]),
-    ("a node of three", (3, 2), NODE, &[]),
-    ("not over sets, a node of three", (3, 2), NODE, &NOT_OVER_SETS),
-    ("a rank of a set of one", (2, 1), RANK_ONE, &[]),
-    ("a rank, onto several nodes", (2, 2), RANK, &PARTED),
-    ("a node, onto several nodes", (2, 3), NODE, &PARTED),
-    ("a rank, by messages", (2, 2), RANK, &MESSAGES),
+/// `true`: with all that there are over several sets.
+const CASES: [(Case, bool); 11] = [
+    (("a rank", (2, 2), RANK, &[]), false),
+    (("a rank, all over sets", (2, 2), RANK, &[]), true),
+    (("rank 0", (2, 3), RANK_ZERO, &[]), true),
+    (("a node", (2, 2), NODE, &[]), true),
+    (("a node of three", (3, 2), NODE, &[]), false),
+    (("a node of three, all over sets", (3, 2), NODE, &[]), true),
+    (("not over sets, a node of three", (3, 2), NODE, &NOT_OVER_SETS), false),
+    (("a rank of a set of one", (2, 1), RANK_ONE, &[]), false),
+    (("a rank, onto several nodes", (2, 2), RANK, &PARTED), true),
+    (("a node, onto several nodes", (2, 3), NODE, &PARTED), true),
+    (("a rank, by messages", (2, 2), RANK, &MESSAGES), true),
 ];
 
 /// As in `one_sided_component`.
@@ -56,9 +69,12 @@ const PACE: &str = "PACE_US=1000";
 pub fn tasks(tasks: &mut Vec<Task<'_>>, needs: &'static [&'static str], long: bool) {
     tasks.push(Task::new("own collectives: programs", Load::Jobs, needs, move |tier| {
         // In memory they are by default.
-        for options in [&MESSAGES, &OFF] {
+        for options in [&MESSAGES, &OFF, &ALL_OVER_SETS] {
             mpi::run_some(tier, &Over::Collectives(options), |name| long || uses_them(name));
         }
+        mpi::run_some(tier, &Over::Collectives(&ALL_BY_MESSAGES), |name| {
+            name.starts_with("coll_over_sets")
+        });
         let over_sets = |name: &str| long || ["coll_over_sets", "coll_churn"].contains(&name);
         mpi::run_some(tier, &Over::Collectives(&NOT_OVER_SETS), over_sets);
     }));
@@ -124,9 +140,10 @@ fn told_once() -> Result<()> {
 
 fn rollback(tier: &mut Tier) {
     tier.check("own collectives: the same bits in memory and by messages", same_bits);
-    for (what, shape @ (nodes, ppn), faults, options) in CASES {
+    for ((what, shape @ (nodes, ppn), faults, options), all) in CASES {
         let title = format!("own collectives: rollback: {what}: {nodes} × {ppn}");
-        tier.check(&title, || survives(shape, faults, options));
+        let options = if all { [&ALL_OVER_SETS[..], options].concat() } else { options.to_vec() };
+        tier.check(&title, || survives(shape, faults, &options));
     }
 }
 
@@ -141,7 +158,7 @@ fn answer(shape: Shape, options: &[&str]) -> Result<String> {
 /// Folding order is a function of the call.
 fn same_bits() -> Result<()> {
     for shape in [(1, 3), (2, 2), (3, 2)] {
-        for over in [&[][..], &NOT_OVER_SETS] {
+        for over in [&[][..], &ALL_OVER_SETS, &NOT_OVER_SETS] {
             let memory = answer(shape, over)?;
             let messages = answer(shape, &[over, &MESSAGES].concat())?;
             if memory != messages {

@@ -13,6 +13,7 @@ use rustbtl_collectives::member::Member;
 use rustbtl_collectives::over_sets::Crossing;
 use rustbtl_collectives::plan::{Call, Kind, Plan};
 use rustbtl_collectives::sets::Sets;
+use rustbtl_collectives::shape::Shape;
 use std::sync::Arc;
 
 /// Calls before memory is made, which takes as long as some hundred calls by messages:
@@ -69,9 +70,8 @@ impl Group {
     }
 
     /// A call of members of several sets, as this one takes part in it.
-    pub fn crossing(&self, of: Call, commutes: bool) -> Option<Crossing> {
-        let over = self.over.as_ref()?;
-        Crossing::new(&over.sets, over.me(), of, commutes)
+    pub fn shape(&self, of: Call, call: &CollectiveCall) -> Option<Shape> {
+        self.over.as_ref()?.shape(of, call)
     }
 
     /// Are they of several sets?
@@ -81,7 +81,7 @@ impl Group {
     }
 
     /// That call.
-    pub fn cross(&mut self, mut crossing: Crossing, call: &CollectiveCall) -> i32 {
+    pub fn cross(&mut self, shape: Shape, call: &CollectiveCall) -> i32 {
         self.prepare();
         let Self { setup, over, room, member, messages, own, finished, .. } = self;
         let Some(over) = over else { return FAILED };
@@ -89,12 +89,14 @@ impl Group {
         if !call.packs.is_null() && unsafe { (setup.pack)(call.packs) } != DONE {
             messages.failed = true;
         }
-        let calls = over.begin(&crossing, call);
-        let data = Data { setup, room, messages, call: &calls[0], own, finished };
-        let mut crossed = Crossed { data, over, calls: &calls, root: crossing.root() };
-        let stands = crossing.stands_for_set();
+        let places = over.begin(&shape, call);
+        let inside = places.inside(&shape, call);
+        let data = Data { setup, room, messages, call: &inside[0], own, finished };
+        let mut crossed = Crossed { data, over, call, shape: &shape, places, inside: &inside };
+        let mut crossing = Crossing::new(&shape);
         if !crossing.advance(member, &mut crossed) {
-            over_sets::wait(stands, &mut || crossing.advance(member, &mut crossed));
+            let mut advance = || crossing.advance(member, &mut crossed);
+            over_sets::wait(shape.stands_for_set(), &mut advance);
         }
         let outcome = crossed.outcome();
         if room.carrier.is_messages() {

@@ -128,15 +128,15 @@ fn inside(group: &mut Group, of: Call, call: &CollectiveCall) -> i32 {
 
 /// One of a communicator of several sets.
 fn over(group: &mut Group, of: Call, call: &CollectiveCall) -> i32 {
-    let Some(crossing) = group.crossing(of, call.commutes != 0) else { return BELOW };
+    let Some(shape) = group.shape(of, call) else { return BELOW };
     if SLOW_PATH.load(Ordering::Relaxed) != 0 {
         act(call.tag);
     }
-    if of.bytes == 0 && !of.kind.has_no_data() {
+    if shape.is_empty() {
         // MPI may not even call it at the others.
         return DONE;
     }
-    group.cross(crossing, call)
+    group.cross(shape, call)
 }
 
 /// One of whose blocks not everybody knows all. Where it is for the layer below, all know that only

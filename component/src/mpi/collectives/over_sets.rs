@@ -4,17 +4,21 @@
 
 use crate::engine::driver_state::Driver;
 use crate::engine::shared::shared;
-use crate::ffi::collective::{CollectiveCall, CollectiveSetup, TEST_FAILED, TEST_PENDING};
+use crate::ffi::collective::{
+    CollectiveBlock, CollectiveCall, CollectiveSetup, TEST_FAILED, TEST_PENDING,
+};
 use crate::ffi::table::{DONE, FAILED};
 use crate::mpi::collectives::data::{Data, copy};
 use core::ffi::c_void;
 use rustbtl_collectives::member::Host;
-use rustbtl_collectives::over_sets::{Crossing, Place, SetsHost};
-use rustbtl_collectives::plan::{Plan, Step};
-use rustbtl_collectives::sets::{Sets, Side};
+use rustbtl_collectives::over_sets::SetsHost;
+use rustbtl_collectives::plan::{Call, Kind, Plan, Step};
+use rustbtl_collectives::sets::Sets;
+use rustbtl_collectives::shape::{At, Inside, Place, Shape};
 use rustbtl_coordination::SetPolicy;
 use rustbtl_fragments::host::Host as _;
 use rustbtl_fragments::ids::{CommRank, PeerId};
+use std::sync::Arc;
 
 /// Larger communicators are left to Open MPI: each member reads the endpoints of all.
 const SIZE_MAX: u32 = 256;
@@ -22,15 +26,15 @@ const SIZE_MAX: u32 = 256;
 /// Of a communicator.
 #[derive(Debug)]
 pub struct OverSets {
-    pub sets: Sets,
+    pub sets: Arc<Sets>,
     /// Own rank.
     me: u32,
-    scratch: Vec<u8>,
+    stage: Vec<u8>,
+    other: Vec<u8>,
     incoming: Vec<u8>,
-    /// The set that is waited for; its message has come where the request is null.
-    asked: Option<(u32, *mut c_void)>,
+    /// What is waited for.
+    asked: Option<*mut c_void>,
     sent: Vec<*mut c_void>,
-    tag: i32,
     /// `DONE`, or what has gone wrong first.
     outcome: i32,
 }
@@ -38,37 +42,91 @@ pub struct OverSets {
 impl OverSets {
     pub fn new(sets: Sets, me: u32) -> Self {
         Self {
-            sets,
+            sets: Arc::new(sets),
             me,
-            scratch: Vec::new(),
+            stage: Vec::new(),
+            other: Vec::new(),
             incoming: Vec::new(),
             asked: None,
             sent: Vec::new(),
-            tag: 0,
             outcome: DONE,
         }
     }
 
-    /// Own rank.
-    pub fn me(&self) -> u32 {
-        self.me
+    /// A call of all members, as this one takes part in it.
+    pub fn shape(&self, of: Call, call: &CollectiveCall) -> Option<Shape> {
+        let commutes = call.commutes != 0;
+        let blocks = match of.kind {
+            Kind::Allgatherv => call.gets,
+            Kind::ReduceScatter => call.gives,
+            _ => return Shape::new(&self.sets, self.me, of, commutes, &[]),
+        };
+        // SAFETY: C gives one for each member, and all know them of all.
+        let length = |rank: u32| unsafe { (*blocks.wrapping_add(rank as usize)).bytes };
+        let lengths: Vec<u64> = (0..self.sets.size()).map(length).collect();
+        let bytes = lengths.iter().copied().max().unwrap_or(0);
+        Shape::new(&self.sets, self.me, Call { bytes, ..of }, commutes, &lengths)
     }
 
-    /// A call begins: where this member reads and writes inside its set, before and after.
-    pub fn begin(&mut self, crossing: &Crossing, call: &CollectiveCall) -> [CollectiveCall; 2] {
-        let bytes = call.bytes as usize;
-        (self.tag, self.outcome) = (call.tag, DONE);
-        let mut place = call.into;
-        if crossing.place() == Place::Scratch && crossing.stands_for_set() {
-            self.scratch.resize(bytes.max(self.scratch.len()), 0);
-            place = self.scratch.as_mut_ptr();
+    /// A call begins.
+    pub fn begin(&mut self, shape: &Shape, call: &CollectiveCall) -> Places {
+        self.outcome = DONE;
+        let [stage, other] = shape.needs();
+        let room = |memory: &mut Vec<u8>, bytes: u64| {
+            memory.resize(memory.len().max(bytes as usize), 0);
+            memory.as_mut_ptr()
+        };
+        let first = |blocks: *const CollectiveBlock, equal: *mut u8| match blocks.is_null() {
+            true => equal,
+            // SAFETY: C's, one at least.
+            false => unsafe { (*blocks).start },
+        };
+        Places {
+            own: first(call.gives, call.from.cast_mut()),
+            result: first(call.gets, call.into),
+            stage: room(&mut self.stage, stage),
+            other: room(&mut self.other, other),
+            incoming: room(&mut self.incoming, shape.needs_of_incoming()),
         }
-        if crossing.copies_own() {
-            // SAFETY: both are that long.
-            unsafe { copy(call.from, place, call.bytes) };
-        }
-        let inside = CollectiveCall { into: place, packs: core::ptr::null_mut(), ..*call };
-        [inside, CollectiveCall { from: place, ..inside }]
+    }
+}
+
+/// Where a member has what in a call.
+#[derive(Clone, Copy, Debug)]
+pub struct Places {
+    own: *mut u8,
+    result: *mut u8,
+    stage: *mut u8,
+    other: *mut u8,
+    incoming: *mut u8,
+}
+
+impl Places {
+    fn at(&self, At(place, at): At) -> *mut u8 {
+        let start = match place {
+            Place::Own => self.own,
+            Place::Result => self.result,
+            Place::Stage => self.stage,
+            Place::Other => self.other,
+            Place::Incoming => self.incoming,
+        };
+        start.wrapping_add(at as usize)
+    }
+
+    /// What is done inside the set, before others are asked and after.
+    pub fn inside(&self, shape: &Shape, call: &CollectiveCall) -> [CollectiveCall; 2] {
+        shape.inside().map(|inside| {
+            let at =
+                |of: fn(Inside) -> At| inside.map_or(core::ptr::null_mut(), |i| self.at(of(i)));
+            CollectiveCall {
+                from: at(|inside| inside.from),
+                into: at(|inside| inside.into),
+                gives: core::ptr::null(),
+                gets: core::ptr::null(),
+                packs: core::ptr::null_mut(),
+                ..*call
+            }
+        })
     }
 }
 
@@ -108,24 +166,17 @@ pub struct Crossed<'a> {
     /// Inside its set.
     pub data: Data<'a>,
     pub over: &'a mut OverSets,
-    /// What [`OverSets::begin`] gave.
-    pub calls: &'a [CollectiveCall; 2],
-    /// By whom it is known who stands for which set.
-    pub root: u32,
+    /// The program's.
+    pub call: &'a CollectiveCall,
+    pub shape: &'a Shape,
+    pub places: Places,
+    /// What [`Places::inside`] gave.
+    pub inside: &'a [CollectiveCall; 2],
 }
 
 impl Crossed<'_> {
     fn setup(&self) -> &CollectiveSetup {
         self.data.setup
-    }
-
-    fn rank_of(&self, set: u32) -> u32 {
-        self.over.sets.stands_for(set, self.root)
-    }
-
-    /// Where it collects.
-    fn place(&self) -> *mut u8 {
-        self.calls[1].into
     }
 
     /// Is it complete, and how?
@@ -177,16 +228,42 @@ impl Host for Crossed<'_> {
 }
 
 impl SetsHost for Crossed<'_> {
-    fn enter(&mut self, from: Place, _: Place) {
-        self.data.call = match from {
-            Place::Own => &self.calls[0],
-            Place::Result | Place::Scratch => &self.calls[1],
-        };
+    fn enter(&mut self, after: bool) {
+        self.data.call = &self.inside[usize::from(after)];
     }
 
-    fn send(&mut self, _: Place, set: u32) {
-        let (to, tag, mut request) = (self.rank_of(set), self.over.tag, core::ptr::null_mut());
-        let (setup, start, bytes) = (self.setup(), self.place(), self.calls[0].bytes);
+    #[inline]
+    fn copy(&mut self, from: At, into: At, bytes: u64) {
+        // SAFETY: the shape stays inside the call's data, and inside what it needs.
+        unsafe { copy(self.places.at(from), self.places.at(into), bytes) };
+    }
+
+    #[inline]
+    fn give(&mut self, from: At, rank: u32, bytes: u64) {
+        let into = match self.call.gets.is_null() {
+            true => self.places.at(At(Place::Result, u64::from(rank) * self.call.bytes)),
+            // SAFETY: C gives one for each member.
+            false => unsafe { (*self.call.gets.wrapping_add(rank as usize)).start },
+        };
+        // SAFETY: as above.
+        unsafe { copy(self.places.at(from), into, bytes) };
+    }
+
+    fn fold(&mut self, left: At, right: At, into: At, bytes: u64) {
+        let elements = bytes / self.call.element.max(1);
+        if elements == 0 {
+            return;
+        }
+        let [left, right, into] = [left, right, into].map(|at| self.places.at(at));
+        let (fold, op, datatype) = (self.setup().fold, self.call.op, self.call.datatype);
+        // SAFETY: all hold so many elements of the call's type.
+        unsafe { fold(op, datatype, left, right, into, elements) };
+    }
+
+    fn send(&mut self, from: At, bytes: u64, set: u32) {
+        let (to, tag, mut request) =
+            (self.shape.stands_for(set), self.call.tag, core::ptr::null_mut());
+        let (setup, start) = (self.setup(), self.places.at(from));
         // SAFETY: C has made the setup of a communicator that is in use; the data is there until
         // it is sent.
         let code = unsafe { (setup.send)(setup.comm, to, tag, start, bytes, &mut request) };
@@ -207,55 +284,30 @@ impl SetsHost for Crossed<'_> {
         true
     }
 
-    fn is_here(&mut self, _: Place, set: u32, side: Side) -> bool {
-        let asked = self.over.asked.filter(|asked| asked.0 == set);
-        let request = match asked {
-            Some((_, request)) => request,
+    fn is_here(&mut self, into: At, bytes: u64, set: u32) -> bool {
+        let request = match self.over.asked {
+            Some(request) => request,
             None => {
-                let (from, tag, bytes) = (self.rank_of(set), self.over.tag, self.calls[0].bytes);
-                let start = if side == Side::Instead {
-                    self.place()
-                } else {
-                    let incoming = &mut self.over.incoming;
-                    incoming.resize(incoming.len().max(bytes as usize), 0);
-                    incoming.as_mut_ptr()
-                };
+                let (from, tag) = (self.shape.stands_for(set), self.call.tag);
                 let (setup, mut request) = (self.setup(), core::ptr::null_mut());
+                let start = self.places.at(into);
                 // SAFETY: as in `send`; nobody else uses that memory until it is here.
                 let code =
                     unsafe { (setup.receive)(setup.comm, from, tag, start, bytes, &mut request) };
                 self.note(code);
-                self.over.asked = Some((set, request));
                 request
             }
         };
+        self.over.asked = None;
         if request.is_null() {
             return true;
         }
-        let Some(code) = self.test(request) else { return false };
+        let Some(code) = self.test(request) else {
+            self.over.asked = Some(request);
+            return false;
+        };
         self.note(code);
-        self.over.asked = Some((set, core::ptr::null_mut()));
         true
-    }
-
-    fn take_from(&mut self, _: Place, _: u32, side: Side) {
-        self.over.asked = None;
-        let call = &self.calls[0];
-        let (place, came) = (self.place(), self.over.incoming.as_mut_ptr());
-        let elements = call.bytes / call.element.max(1);
-        if elements == 0 || side == Side::Instead {
-            return;
-        }
-        let (fold, op, datatype) = (self.setup().fold, call.op, call.datatype);
-        if side == Side::Left {
-            // SAFETY: both hold so many elements of the call's type.
-            unsafe { fold(op, datatype, came, place, place, elements) };
-            return;
-        }
-        // SAFETY: as above. What is right may be the result, what is left not.
-        unsafe { fold(op, datatype, place, came, came, elements) };
-        // SAFETY: as above.
-        unsafe { copy(came, place, call.bytes) };
     }
 }
 
