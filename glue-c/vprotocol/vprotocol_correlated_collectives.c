@@ -475,7 +475,6 @@ static mca_coll_base_module_t *comm_query(ompi_communicator_t *comm, int *priori
     }
     if (RUSTBTL_COLLECTIVES_SETS == which && !mca_vprotocol_correlated_collectives_over_sets_all) {
         /* Those that gain by it. */
-        module->super.coll_allgather = allgather;
         module->super.coll_allreduce = allreduce;
         module->super.coll_barrier = barrier;
         module->super.coll_bcast = bcast;

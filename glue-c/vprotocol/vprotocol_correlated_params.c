@@ -294,13 +294,14 @@ static void register_rest(rustbtl_config_t *c)
          "component of our own (coll: correlated). Off (with Open MPI 5.0 by default): over Open "
          "MPI's own components.");
     flag("collectives_over_sets", &mca_vprotocol_correlated_collectives_over_sets, &over_sets, 5,
-         "Barriers, bcasts, reduces, allreduces, gathers and allgathers of communicators that lie "
-         "in several correlated sets go over shared memory inside each set (see collectives), and "
+         "Barriers, bcasts, reduces, allreduces and gathers of communicators that lie in several "
+         "correlated sets go over shared memory inside each set (see collectives), and "
          "by messages between them. Off: over Open MPI's own components.");
     flag("collectives_over_sets_all", &mca_vprotocol_correlated_collectives_over_sets_all,
          &over_sets_all, 6,
-         "With collectives_over_sets also allgatherv, scatter, alltoall, reduce_scatter(_block), "
-         "scan and exscan, which were not faster than Open MPI's on two processors.");
+         "With collectives_over_sets also allgather(v), scatter, alltoall, "
+         "reduce_scatter(_block), scan and exscan, which were not faster than Open MPI's on two "
+         "processors.");
     (void) bytes("collectives_memory", &mca_vprotocol_correlated_collectives_memory, 6,
           "Shared memory in bytes that the collectives of all communicators of a process may use "
           "(see collectives). Communicators that find none left use messages.");
