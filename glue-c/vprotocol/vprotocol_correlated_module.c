@@ -15,10 +15,25 @@
 bool mca_vprotocol_correlated_threads = false;
 
 static bool connected = false;
+static bool is_selected = false;
+
+/* What the user asked for is protection. Who has switched it off, is alone or was spawned by others
+ * is told nothing where there is none. */
+static bool expects_protection(void)
+{
+    const char *recover = getenv("OMPI_MCA_vprotocol_correlated_recover");
+    bool is_off = NULL != recover && NULL != strchr("0fFnN", recover[0]);
+    return !is_off && 0 == OMPI_PROC_MY_NAME->vpid && 1 < ompi_process_info.num_procs
+           && NULL == getenv("OMPI_PARENT_PORT");
+}
 
 static int enable(bool on)
 {
     if (on) {
+        is_selected = true;
+        if (NULL == getenv("RUSTBTL_GUARDIAN_FD") && expects_protection()) {
+            rustbtl_glue_help("unprotected", NULL, NULL, NULL, NULL);
+        }
         mca_vprotocol_correlated_osc_enable();
         mca_osc_correlated_enable();
         mca_vprotocol_correlated_outcomes_open();
@@ -170,18 +185,6 @@ static void refuse_other_release(void)
     rustbtl_glue_abort();
 }
 
-/* What the user asked for is protection; without guardians there is none. Who has switched it off,
- * is alone or was spawned by others is told nothing. */
-static void warn_if_unprotected(const rustbtl_job_t *job)
-{
-    const char *recover = getenv("OMPI_MCA_vprotocol_correlated_recover");
-    bool is_off = NULL != recover && NULL != strchr("0fFnN", recover[0]);
-    if (NULL == getenv("RUSTBTL_GUARDIAN_FD") && !is_off && 0 == job->me.rank && 1 < job->size
-        && NULL == getenv("OMPI_PARENT_PORT")) {
-        rustbtl_glue_help("unprotected", NULL, NULL, NULL, NULL);
-    }
-}
-
 mca_pml_base_module_t *mca_vprotocol_correlated_init(int *priority, bool progress_threads,
                                                      bool mpi_threads)
 {
@@ -212,7 +215,6 @@ mca_pml_base_module_t *mca_vprotocol_correlated_init(int *priority, bool progres
         || RUSTBTL_DONE != rustbtl_start(&glue, &mca_vprotocol_correlated_config, &job)) {
         rustbtl_glue_abort();
     }
-    warn_if_unprotected(&job);
     const uint8_t *endpoint = rustbtl_endpoint(&bytes);
     if (OMPI_SUCCESS != mca_vprotocol_correlated_publish(endpoint, bytes)) {
         rustbtl_glue_help("modex", NULL, NULL, NULL, NULL);
@@ -223,6 +225,9 @@ mca_pml_base_module_t *mca_vprotocol_correlated_init(int *priority, bool progres
 
 int mca_vprotocol_correlated_finalize(void)
 {
+    if (!is_selected && expects_protection()) {
+        rustbtl_glue_help("not-selected", NULL, NULL, NULL, NULL);
+    }
     mca_vprotocol_correlated_last_fence();
     mca_vprotocol_correlated_outcomes_close();
     rustbtl_finish();

@@ -42,6 +42,7 @@ pub fn run(tier: &mut Tier) {
         }
     }
     tier.check("a rank without the component", || without_component(&program));
+    tier.check("another PML is selected", || other_pml(&program));
     tier.check("another release of Open MPI", || other_release(&program, &Over::Component));
 }
 
@@ -123,6 +124,23 @@ fn without_component(program: &Path) -> Result<()> {
     let said = outcome.said();
     let good = said.contains("ob1") || said.contains("correlated");
     outcome.must(good, "the message says neither `ob1` nor `correlated`")
+}
+
+/// Nobody has asked for ours alone, and another one's priority is higher: the job runs, and is told
+/// that nothing protects it.
+fn other_pml(program: &Path) -> Result<()> {
+    let options = ["--mca", "pml", "^cm", "--mca", "vprotocol_correlated_priority", "1", "--mca"];
+    let recover = "vprotocol_correlated_recover";
+    let text = "This job is not protected";
+    for (value, times) in [("1", 1), ("0", 0)] {
+        let mut job = TestJob::new(2, 2, &[program]).with(&options).with(&[recover, value]);
+        job.seconds = 60;
+        let outcome = job.run()?;
+        outcome.must(outcome.code == 0 && outcome.stdout == "OK\n", "the job should run")?;
+        let told = outcome.said().matches(text).count() == times;
+        outcome.must(told, &format!("it should be told {times} times that it is not protected"))?;
+    }
+    Ok(())
 }
 
 /// What was built for this Open MPI finds itself in another one: refused, with both versions.

@@ -77,7 +77,8 @@ pub fn run_over(tier: &mut Tier, over: &Over, everything: bool) {
         ("slurm.sh: the first node is killed, and again", first_node_killed, false),
     ];
     for (title, case, soon) in cases {
-        if soon || everything {
+        let is_there = !title.starts_with("srun") || matches!(over, Over::Debian(_));
+        if is_there && (soon || everything) {
             tier.check(&format!("Slurm: {title}"), || case(over));
         }
     }
@@ -245,7 +246,8 @@ fn drained(over: &Over) -> Result<()> {
     login.must(&outcome, NODES, &[("set_rollback", 0)])
 }
 
-/// Nobody guards ranks that srun starts; they run all the same.
+/// Nobody guards ranks that srun starts; they run all the same. With Debian 12's Slurm and
+/// Open MPI 4.1 they do not (docs/limits.md).
 fn srun(over: &Over) -> Result<()> {
     let login = Login::new(over, "slurm-srun", ITERATIONS)?;
     workloads::open_gate(&login.scratch, GATE_OPEN)?;
