@@ -156,21 +156,10 @@ impl Program {
         scratch: &Scratch,
     ) -> Result<TestJob> {
         let (nodes, ppn) = shape;
-        let command = self.command(over, shape, iterations, scratch)?;
+        let command = self.words(over, shape, iterations, scratch)?;
         let mut job = over.job(TestJob::new(nodes, ppn, &command));
         job.folder = self.folder(scratch);
         Ok(job)
-    }
-
-    /// The program and its arguments, for a job that is started otherwise.
-    pub fn words(
-        &self,
-        over: &Over,
-        shape: Shape,
-        iterations: u64,
-        scratch: &Scratch,
-    ) -> Result<Vec<String>> {
-        self.command(over, shape, iterations, scratch)
     }
 
     /// Where it is started.
@@ -181,7 +170,8 @@ impl Program {
         }
     }
 
-    fn command(
+    /// The program and its arguments.
+    pub fn words(
         &self,
         over: &Over,
         shape: Shape,
@@ -383,7 +373,7 @@ pub fn gated_at_call(
         format!("GATE_CALLS={call}"),
         format!("GATE={gate}"),
     ];
-    command.extend(program.command(&Over::Component, shape, 0, scratch)?);
+    command.extend(program.words(&Over::Component, shape, 0, scratch)?);
     let mut job = TestJob::new(shape.0, shape.1, &command);
     job.folder = program.folder(scratch);
     Ok(job.with(&["--checkpoint-at", "0", "--checkpoint-when", &format!("{gate}.reached")]))
