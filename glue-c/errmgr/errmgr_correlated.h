@@ -42,6 +42,7 @@ typedef struct orte_process_name_t orte_process_name_t;
 /* MCA variables of the job, vprotocol_correlated_NAME; strings may be NULL or empty. */
 typedef struct {
     char *vprotocol; /* the selection list of framework vprotocol */
+    char *pml;       /* that of framework pml */
     char *checkpoint_dir;
     char *restore;             /* a checkpoint from which the job restarts */
     char *command;             /* path of the rustbtl program */
@@ -68,6 +69,8 @@ extern mca_errmgr_correlated_params_t mca_errmgr_correlated_params;
 
 /* Does the user want protection? It is decided here and nowhere else. */
 bool mca_errmgr_correlated_wanted(void);
+/* Would there be protection, if the user had not asked for another PML? */
+bool mca_errmgr_correlated_other_pml(void);
 
 void mca_errmgr_correlated_register_params(void);
 /* How images are written, as the rustbtl program reads it (to be freed). */

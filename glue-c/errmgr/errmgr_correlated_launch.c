@@ -244,6 +244,11 @@ static void on_launch(int fd, short flags, void *data)
         for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) {
             for_each_app(job, variables[i], NULL);
         }
+        if (NULL != protected_job) {
+            /* As the job that spawns it: PMIx 5's server ends by SIGSEGV where jobs with different
+             * stores meet. */
+            for_each_app(job, "PMIX_MCA_gds", "hash");
+        }
     }
     if (program && NULL == protected_job && mca_errmgr_correlated_job_is_wanted(job)) {
         char *port = NULL, *name = NULL, *secret = NULL;

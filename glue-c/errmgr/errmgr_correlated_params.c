@@ -46,10 +46,35 @@ bool mca_errmgr_correlated_may_recover(void)
     return p->recover && (is_given(p->checkpoint_dir) || mca_errmgr_correlated_keeps_local());
 }
 
+/* Framework pml's selection list leaves out the PML "v", of which "correlated" is a part. */
+static bool selects_another_pml(void)
+{
+    const char *rest = mca_errmgr_correlated_params.pml;
+    if (!is_given(rest)) {
+        return false;
+    }
+    const bool without = '^' == rest[0];
+    rest += without ? 1 : 0;
+    bool named = false;
+    while ('\0' != rest[0]) {
+        size_t length = strcspn(rest, ",");
+        named = named || (1 == length && 'v' == rest[0]);
+        rest += length + (',' == rest[length] ? 1 : 0);
+    }
+    return named == without;
+}
+
+bool mca_errmgr_correlated_other_pml(void)
+{
+    const mca_errmgr_correlated_params_t *p = &mca_errmgr_correlated_params;
+    return NULL != p->vprotocol && 0 == strcmp("correlated", p->vprotocol) && p->recover
+           && selects_another_pml();
+}
+
 bool mca_errmgr_correlated_wanted(void)
 {
     const mca_errmgr_correlated_params_t *p = &mca_errmgr_correlated_params;
-    if (NULL == p->vprotocol || 0 != strcmp("correlated", p->vprotocol)) {
+    if (NULL == p->vprotocol || 0 != strcmp("correlated", p->vprotocol) || selects_another_pml()) {
         return false;
     }
     /* Not by default as long as a job gains nothing from it. */
@@ -85,6 +110,8 @@ void mca_errmgr_correlated_register_params(void)
     (void) mca_base_var_register("ompi", "vprotocol", NULL, NULL, "", MCA_BASE_VAR_TYPE_STRING,
                                  NULL, 0, 0, OPAL_INFO_LVL_9, MCA_BASE_VAR_SCOPE_READONLY,
                                  &p->vprotocol);
+    (void) mca_base_var_register("ompi", "pml", NULL, NULL, "", MCA_BASE_VAR_TYPE_STRING, NULL, 0,
+                                 0, OPAL_INFO_LVL_9, MCA_BASE_VAR_SCOPE_READONLY, &p->pml);
 #endif
     renamed("dir", "checkpoint_dir", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_1, &p->checkpoint_dir,
              "Directory for checkpoints, the same on all nodes. They outlive the job, "

@@ -81,17 +81,50 @@ static int end_here(int status, const char *message, opal_list_t *processes)
     _exit(0 == (status & 0xFF) ? 1 : status);
 }
 
+static int unavailable(const char *functions)
+{
+    rustbtl_glue_help("no-server", functions, NULL, NULL, NULL);
+    return OPAL_ERR_NOT_SUPPORTED;
+}
+
+static int spawn_nothing(opal_list_t *job_info, opal_list_t *apps, opal_jobid_t *job)
+{
+    (void) job_info;
+    (void) apps;
+    (void) job;
+    return unavailable("MPI_Comm_spawn");
+}
+
+static int publish_nothing(opal_list_t *info)
+{
+    (void) info;
+    return unavailable("MPI_Publish_name, MPI_Comm_accept or MPI_Comm_connect");
+}
+
+static int look_up_nothing(opal_list_t *data, opal_list_t *info)
+{
+    (void) data;
+    return publish_nothing(info);
+}
+
 /* One fence at a time: MPI_Finalize's. */
 static opal_pmix_op_cbfunc_t fence_done = NULL;
 static void *fence_data = NULL;
 
-/* Open MPI's own, for the fences of MPI_Init. */
+/* Open MPI's own, for the fences of MPI_Init and of MPI_Comm_disconnect. */
 static opal_pmix_base_module_fence_nb_fn_t servers_fence_nb = NULL;
 static opal_pmix_base_module_fence_fn_t servers_fence = NULL;
 
+/* MPI_Comm_disconnect names its processes, which are of several jobs: their guardians know nothing
+ * of each other. (A process of such a job is never restored.) */
+static bool is_of_the_server(opal_list_t *processes)
+{
+    return 0 == rustbtl_glue_stage() || (NULL != processes && !opal_list_is_empty(processes));
+}
+
 static int fence_begin(opal_list_t *processes, int collect, opal_pmix_op_cbfunc_t done, void *data)
 {
-    if (0 == rustbtl_glue_stage()) {
+    if (is_of_the_server(processes)) {
         return servers_fence_nb(processes, collect, done, data);
     }
     fence_done = done;
@@ -120,7 +153,7 @@ static void wake(int status, void *data)
 
 static int fence(opal_list_t *processes, int collect)
 {
-    if (0 == rustbtl_glue_stage()) {
+    if (is_of_the_server(processes)) {
         return servers_fence(processes, collect);
     }
     atomic_store(&fence_is_over, false);
@@ -167,6 +200,9 @@ void rustbtl_glue_restored(void)
     atomic_store(&restored, true);
     opal_pmix.abort = end_here;
     opal_pmix.commit = commit_nothing;
+    opal_pmix.spawn = spawn_nothing;
+    opal_pmix.publish = publish_nothing;
+    opal_pmix.lookup = look_up_nothing;
 }
 
 void mca_vprotocol_correlated_last_fence(void)

@@ -9,7 +9,7 @@ use crate::btl::outbox::{Cookie, Message, Outbox, offer};
 use crate::ffi::table::Name;
 use crate::os::{now_ns, yield_now};
 use crate::peers::endpoint::Endpoint;
-use crate::peers::table::Peers;
+use crate::peers::table::{Peers, is_numbered_by_mpirun};
 use crate::transports::shm::layout::Layout;
 use crate::transports::shm::{Inaccessible, Segment, SegmentOptions, Shm};
 use crate::transports::tcp::{Tcp, TcpConfig, TcpPeer};
@@ -126,7 +126,7 @@ impl State {
     /// # Errors
     /// Why there is no BTL, for the user.
     pub fn open(place: Place, settings: Settings) -> Result<Self, String> {
-        let peers = Peers::new(place.me, place.size);
+        let peers = Peers::new(place.me, place.size, is_numbered_by_mpirun());
         let tcp = TcpConfig {
             me: peers.me(),
             version: TCP_VERSION,

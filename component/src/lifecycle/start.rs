@@ -19,7 +19,7 @@ use crate::payload_log::budget::budget;
 use crate::payload_log::cost::LogCost;
 use crate::payload_log::memory::LogMemory;
 use crate::peers::endpoint::Endpoint;
-use crate::peers::table::Peers;
+use crate::peers::table::{Peers, is_numbered_by_mpirun};
 use crate::peers::transport_setup::TransportSetup;
 use crate::progress::progress_thread;
 use rustbtl_checkpoint::{LogLimits, PayloadLog};
@@ -152,7 +152,7 @@ fn abort_on_panic(rank: u32) {
 /// # Safety
 /// `config` and `job` are as glue.h says.
 pub unsafe fn start(glue: Glue, config: &Config, job: &JobInfo) -> Started {
-    let peers = Peers::new(job.me, job.size);
+    let peers = Peers::new(job.me, job.size, is_numbered_by_mpirun());
     let (me, rank) = (peers.me(), PeerId(job.me.rank));
     abort_on_panic(rank.0);
     // SAFETY: the caller's promise.

@@ -13,6 +13,17 @@ const STRIDE: u32 = 1 << 17;
 pub struct Peers {
     me: Name,
     size: u32,
+    /// Number of the own rank 0.
+    first: u32,
+}
+
+/// Set by mpirun (4.1, 5.0) for all that it starts.
+const MPIRUN_MARKS: [&str; 2] = ["OMPI_MCA_orte_launch", "PRTE_LAUNCHED"];
+
+/// Has mpirun given the job its number? Where others start the ranks (srun), Open MPI 4.1 makes it
+/// from a hash of the job's name: no number to count from.
+pub fn is_numbered_by_mpirun() -> bool {
+    MPIRUN_MARKS.iter().any(|mark| std::env::var_os(mark).is_some())
 }
 
 /// First number of a job. Open MPI's job ids: family (one mpirun) in the high half, then the
@@ -22,9 +33,10 @@ fn base(job: u32) -> u32 {
 }
 
 impl Peers {
-    /// For process `me` of a job of `size`.
-    pub fn new(me: Name, size: u32) -> Self {
-        Self { me, size }
+    /// For process `me` of a job of `size`. A job that is not `numbered` by mpirun is the only one
+    /// of its family, and is numbered like a first one.
+    pub fn new(me: Name, size: u32, numbered: bool) -> Self {
+        Self { me, size, first: if numbered { base(me.job) } else { 0 } }
     }
 
     /// This process.
@@ -45,25 +57,29 @@ impl Peers {
     /// Number of a rank of the own job.
     #[inline]
     pub fn of_rank(&self, rank: u32) -> PeerId {
-        PeerId(base(self.me.job) + rank)
+        PeerId(self.first + rank)
     }
 
     /// Is it a member of the own job?
     #[inline]
     pub fn is_own(&self, peer: PeerId) -> bool {
-        peer.0.wrapping_sub(base(self.me.job)) < self.size
+        peer.0.wrapping_sub(self.first) < self.size
     }
 
     /// Number of a process; `None`: it belongs to another mpirun.
     #[inline]
     pub fn number(&self, name: Name) -> Option<PeerId> {
-        (name.job >> 16 == self.me.job >> 16).then(|| PeerId(base(name.job) + name.rank))
+        if name.job == self.me.job {
+            return Some(self.of_rank(name.rank));
+        }
+        let is_known = self.first == base(self.me.job) && name.job >> 16 == self.me.job >> 16;
+        is_known.then(|| PeerId(base(name.job) + name.rank))
     }
 
     /// Name of a process.
     pub fn name(&self, peer: PeerId) -> Name {
         if self.is_own(peer) {
-            return Name { job: self.me.job, rank: peer.0 - base(self.me.job) };
+            return Name { job: self.me.job, rank: peer.0 - self.first };
         }
         let job = (self.me.job & 0xFFFF_0000) | (peer.0 / STRIDE + 1);
         Name { job, rank: peer.0 % STRIDE }
@@ -99,8 +115,8 @@ mod tests {
     #[test]
     fn ranks_of_the_first_job_are_their_numbers_and_spawned_jobs_follow() {
         let name = |job, rank| Name { job: FAMILY | job, rank };
-        let first = Peers::new(name(1, 1), 4);
-        let spawned = Peers::new(name(3, 0), 2);
+        let first = Peers::new(name(1, 1), 4, true);
+        let spawned = Peers::new(name(3, 0), 2, true);
         for peers in [first, spawned] {
             assert_eq!(peers.number(name(1, 3)), Some(PeerId(3)));
             assert_eq!(peers.number(name(3, 1)), Some(PeerId(2 * STRIDE + 1)));
@@ -111,5 +127,27 @@ mod tests {
         assert!(first.is_own(PeerId(3)) && !first.is_own(PeerId(4)));
         assert!(spawned.is_own(spawned.me()) && !spawned.is_own(PeerId(0)));
         assert_eq!(spawned.me(), PeerId(2 * STRIDE));
+    }
+    /// What Open MPI 4.1 makes of "slurm.pmix.3.0".
+    #[test]
+    fn a_job_that_mpirun_has_not_numbered_is_a_first_one() {
+        let name = |rank| Name { job: 0x1A2B_77F3, rank };
+        let peers = Peers::new(name(1), 2, false);
+        assert_eq!(peers.me(), PeerId(1));
+        assert_eq!(peers.number(name(0)), Some(PeerId(0)));
+        assert_eq!(peers.name(PeerId(1)), name(1));
+        assert_eq!(peers.number(Name { job: 0x1A2B_77F4, rank: 0 }), None);
+        assert!(peers.is_own(PeerId(1)) && !peers.is_own(PeerId(2)));
+    }
+
+    /// One that runs alone may spawn others: its number is one to count from.
+    #[test]
+    fn a_program_without_mpirun_knows_what_it_spawns() {
+        let name = |job, rank| Name { job: FAMILY | job, rank };
+        for alone in [0, 1] {
+            let peers = Peers::new(name(alone, 0), 1, false);
+            assert_eq!(peers.me(), PeerId(0));
+            assert_eq!(peers.number(name(2, 1)), Some(PeerId(STRIDE + 1)));
+        }
     }
 }

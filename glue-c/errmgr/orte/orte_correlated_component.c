@@ -124,11 +124,15 @@ static int component_open(void)
     if (!ORTE_PROC_IS_HNP && !ORTE_PROC_IS_DAEMON) {
         return ORTE_ERR_NOT_AVAILABLE;
     }
-    if (!mca_errmgr_correlated_wanted()) {
-        return ORTE_ERR_NOT_AVAILABLE;
-    }
     if (NULL != own_folder()) {
         opal_show_help_add_dir(own_folder());
+    }
+    if (ORTE_PROC_IS_HNP && mca_errmgr_correlated_other_pml()) {
+        orte_show_help(CORRELATED_ERRMGR_HELP, "other-pml", true,
+                       mca_errmgr_correlated_params.pml);
+    }
+    if (!mca_errmgr_correlated_wanted()) {
+        return ORTE_ERR_NOT_AVAILABLE;
     }
     if (0 != access(mca_errmgr_correlated_program(), X_OK)) {
         orte_show_help(CORRELATED_ERRMGR_HELP, "no-program", true, orte_process_info.nodename,

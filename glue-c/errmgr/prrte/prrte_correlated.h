@@ -84,19 +84,20 @@
 #define mca_base_var_info_lvl_t int
 #define mca_base_var_register(project, framework, component, name, help, type, enumerator, bind, \
                               flags, level, scope, where)                                        \
-    prrte_correlated_value(component, name, type, ((void) (help), (void) (level), (where)))
+    prrte_correlated_value(framework, component, name, type,                                     \
+                           ((void) (help), (void) (level), (where)))
 
 /* The new name counts where both are given. There is no warning about the old one. */
 #define correlated_old_value(name, type, where) \
-    ((void) prrte_correlated_value("correlated", name, type, where))
+    ((void) prrte_correlated_value("vprotocol", "correlated", name, type, where))
 #define MCA_BASE_VAR_SYN_FLAG_DEPRECATED 0
 #define mca_base_var_register_synonym(index, project, framework, component, name, flags) \
     ((void) (index), (void) (name), 0)
 
-/* Sets `where` if the user has given a value to vprotocol_COMPONENT_NAME (without the last two:
- * vprotocol). */
-int prrte_correlated_value(const char *component, const char *name, pmix_mca_base_var_type_t type,
-                           void *where);
+/* Sets `where` if the user has given a value to FRAMEWORK_COMPONENT_NAME (without the last two:
+ * FRAMEWORK). */
+int prrte_correlated_value(const char *framework, const char *component, const char *name,
+                           pmix_mca_base_var_type_t type, void *where);
 /* The job whose values are meant from now on. NULL: the one that mpirun will start, as far as its
  * command line says. */
 void prrte_correlated_values_of(const prte_job_t *job);

@@ -83,6 +83,12 @@ bool mca_errmgr_correlated_job_is_wanted(prte_job_t *job)
 {
     prrte_correlated_values_of(job);
     mca_errmgr_correlated_register_params();
+    static bool is_told = false;
+    if (NULL != job && !is_told && mca_errmgr_correlated_other_pml()) {
+        is_told = true;
+        pmix_show_help(CORRELATED_ERRMGR_HELP, "other-pml", true,
+                       mca_errmgr_correlated_params.pml);
+    }
     return mca_errmgr_correlated_wanted();
 }
 

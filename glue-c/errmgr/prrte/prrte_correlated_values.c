@@ -136,12 +136,14 @@ static bool parse(const char *text, pmix_mca_base_var_type_t type, void *where)
     }
 }
 
-int prrte_correlated_value(const char *component, const char *name, pmix_mca_base_var_type_t type,
-                           void *where)
+int prrte_correlated_value(const char *framework, const char *component, const char *name,
+                           pmix_mca_base_var_type_t type, void *where)
 {
-    char variable[128] = "OMPI_MCA_vprotocol";
+    char variable[128];
     if (NULL != component && NULL != name) {
-        snprintf(variable, sizeof(variable), "OMPI_MCA_vprotocol_%s_%s", component, name);
+        snprintf(variable, sizeof(variable), "OMPI_MCA_%s_%s_%s", framework, component, name);
+    } else {
+        snprintf(variable, sizeof(variable), "OMPI_MCA_%s", framework);
     }
     const char *text = value_of(variable);
     if (NULL != text && !parse(text, type, where)) {

@@ -63,8 +63,10 @@ impl Slurm {
         })?;
         slurm.controller = slurm.daemon(job, None, &["slurmctld".into(), "-D".into()])?;
         for node in nodes {
-            let spool = slurm.folder.join(format!("spool-{}", node.name));
-            fs::create_dir(&spool).context(|| spool.display().to_string())?;
+            for kind in ["spool", "tmp"] {
+                let folder = slurm.folder.join(format!("{kind}-{}", node.name));
+                fs::create_dir(&folder).context(|| folder.display().to_string())?;
+            }
             let words = ["slurmd", "-D", "-N", &node.name].map(String::from);
             slurm.daemon(job, Some(node), &words)?;
         }
@@ -183,6 +185,8 @@ fn idle(configuration: &Path) -> Result<usize> {
 /// test may want: two jobs with the ranks of one beside each other. A lost node is noticed after
 /// ten seconds, and a job that is queued again is started after ten, where it is otherwise minutes.
 /// A tree of messages by way of a lost node would have others taken for lost, too, in that time.
+/// TmpFS is where the steps of srun keep what PMIx needs, by the number of the job, which begins
+/// anew with each cluster: in /tmp the step of a job that was killed would be in the way.
 fn text(options: &ClusterOptions, folder: &Path) -> String {
     let (folder, login) = (folder.display(), network::ipv4_of_login());
     let processors = 2 * options.ppn;
@@ -195,6 +199,7 @@ AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket,cred_expire=10
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
+TmpFS={folder}/tmp-%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 MailProg=/bin/true

@@ -39,6 +39,7 @@ mod slurm;
 mod slurm_cluster;
 mod source;
 mod spare_nodes;
+mod spawned;
 mod standard_input;
 pub mod storage;
 mod summary;

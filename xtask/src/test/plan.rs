@@ -13,7 +13,7 @@ use super::{
     coordinator_failover, crates, debian, errors, examples, file_contents, fuzz, guardians,
     local_storage, lost_output, miri, mpi, node_failure, node_names, one_sided,
     one_sided_component, parameters, partitions, phase_failures, programs, rdma, replay, signals,
-    slurm, slurm_cluster, source, spare_nodes, standard_input, surroundings, suspension,
+    slurm, slurm_cluster, source, spare_nodes, spawned, standard_input, surroundings, suspension,
     time_determinants, trees, triggers,
 };
 use crate::{build, setup};
@@ -120,7 +120,7 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t TestOptions) {
     tasks.push(Task::new("partitions of the network", Jobs, built, move |tier| {
         partitions::run(tier, long);
     }));
-    let more: [(&str, TaskRun); 22] = [
+    let more: [(&str, TaskRun); 23] = [
         ("checkpoint, kill -9 of everything, restart", checkpoint_restart::run),
         ("replay of nondeterministic events", replay::run),
         ("checkpoint triggers, and output of restarted jobs", triggers::run),
@@ -143,6 +143,7 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t TestOptions) {
         ("errors", errors::run),
         ("surroundings of jobs", surroundings::run),
         ("standard input", standard_input::run),
+        ("spawned processes", spawned::run),
     ];
     tasks.extend(more.map(|(name, work)| Task::new(name, Jobs, built, work)));
     collectives_component::tasks(tasks, built, options.long);

@@ -14,7 +14,7 @@ use super::summary::Tier;
 use super::trees::recovery;
 use super::{
     errors, local_storage, lost_output, node_failure, one_sided_component, signals, slurm_cluster,
-    spare_nodes,
+    spare_nodes, spawned,
 };
 use crate::debian;
 use crate::error::{Context, Result, fail};
@@ -57,7 +57,11 @@ pub fn run(tier: &mut Tier, long: bool) {
     spare_nodes::run_over(tier, &over, usize::MAX);
     lost_output::run_over(tier, &over);
     signals::suspended_over(tier, &over);
+    spawned::run_over(tier, &over);
     slurm_cluster::run_over(tier, &over, true);
+    tier.check("another PML is selected", || {
+        errors::other_pml(program("xtask/programs/exchange.c", &over)?.as_ref(), &over)
+    });
     tier.check("another release of Open MPI is refused", || {
         errors::other_release(program("tests/mpi/ring.c", &over)?.as_ref(), &over)
     });
