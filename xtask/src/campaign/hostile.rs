@@ -103,8 +103,7 @@ impl Programs {
     /// Options of all jobs.
     pub fn options(self) -> &'static [&'static str] {
         match self {
-            Self::All => &[],
-            Self::OneSided => &one_sided_component::OPTIONS,
+            Self::All | Self::OneSided => &[],
             Self::Collectives => &collectives_component::OPTIONS,
         }
     }

@@ -18,9 +18,6 @@ use crate::error::Result;
 /// In campaigns: `cargo xtask campaign --hostile --one-sided`.
 pub const IS_THERE: bool = true;
 
-/// Windows are ours; to be left out when that is the default.
-pub const OPTIONS: [&str; 3] = ["--mca", "vprotocol_correlated_one_sided", "1"];
-
 /// Fences; [`WINDOW`] over our component.
 pub const RING: Program = WINDOW;
 /// Neighbours put into each other's windows between post and wait.
@@ -136,10 +133,15 @@ pub fn tasks(tasks: &mut Vec<Task<'_>>, needs: &'static [&'static str], long: bo
     }));
 }
 
-/// Another Open MPI, whose default is not our component.
+/// The same over another Open MPI.
 pub fn run_over(tier: &mut Tier, over: &Over) {
     programs(tier, over);
     rollback(tier, over);
+}
+
+/// One rollback.
+pub fn run_one(tier: &mut Tier, over: &Over) {
+    case_over(tier, over, &CASES[0]);
 }
 
 /// Does this program of tests/mpi need the component?
@@ -162,12 +164,16 @@ fn programs(tier: &mut Tier, over: &Over) {
 
 fn rollback(tier: &mut Tier, over: &Over) {
     for case in &CASES {
-        let (nodes, ppn) = case.shape;
-        let title = format!("own one-sided: rollback: {}: {nodes} × {ppn}", case.what);
-        tier.check(&title, || rolls_back_alone(over, case));
+        case_over(tier, over, case);
     }
     tier.check("own one-sided: rollback: dynamic: 2 × 2", || dynamic(over));
     tier.check("own one-sided: rollback: shared memory of two sets: 1 × 2", || over_sets(over));
+}
+
+fn case_over(tier: &mut Tier, over: &Over, case: &Case) {
+    let (nodes, ppn) = case.shape;
+    let title = format!("own one-sided: rollback: {}: {nodes} × {ppn}", case.what);
+    tier.check(&title, || rolls_back_alone(over, case));
 }
 
 /// Held half-way until the sets that failed are there again; then the answer is that of an
@@ -181,10 +187,10 @@ fn survives(
 ) -> Result<(Outcome, String)> {
     let scratch = Scratch::new("one-sided")?;
     let What::Hash { iterations, .. } = program.what else { unreachable!("all have a hash") };
-    let undisturbed = program.job_over(over, shape, iterations, &scratch)?.with(&OPTIONS).run()?;
+    let undisturbed = program.job_over(over, shape, iterations, &scratch)?.run()?;
     let answer = program.answer(&undisturbed, &scratch)?;
-    let job: TestJob = program.job_over(over, shape, iterations, &scratch)?.with(&OPTIONS);
-    let job = local_storage::plain(job.with(options), &scratch).with(&["--env", PACE]);
+    let job: TestJob = program.job_over(over, shape, iterations, &scratch)?.with(options);
+    let job = local_storage::plain(job, &scratch).with(&["--env", PACE]);
     let outcome = workloads::run_until(&job, &scratch, iterations / 2, || {
         replayed(&local_storage::events(&scratch).unwrap_or_default())
     })?;
