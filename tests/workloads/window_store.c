@@ -3,8 +3,8 @@
  * appends it to the slot's list. In each iteration all insert, under lock_all or locks in turn;
  * then each volume is read: every element has to be there once. A count of insertions is kept by
  * get and put under the exclusive lock. The order in lists is free, the contents are not.
- * usage: window_store ITERATIONS [GATE [INSERTIONS]]; PACE_US: hash.h; TIMES=1: also prints the time
- * of an insertion in microseconds, as "insertion INSERTIONS US" */
+ * usage: window_store ITERATIONS [GATE [INSERTIONS]]; PACE_US: hash.h; TIMES=1: also prints the
+ * time of an insertion in microseconds, as "insertion INSERTIONS US" */
 #include "hash.h"
 #include "gate.h"
 #include <string.h>

@@ -1,6 +1,7 @@
-/* Three threads a rank with windows (MPI_THREAD_MULTIPLE): one puts round a ring between fences, one
- * draws numbers and appends to records under lock_all and exclusive locks, both add to a window that
- * they share; one only sends and receives meanwhile. What each finds is the same whoever comes first.
+/* Three threads a rank with windows (MPI_THREAD_MULTIPLE): one puts round a ring between fences,
+ * one draws numbers and adds to records under lock_all and exclusive locks, both add to a window
+ * that they share; one only sends and receives meanwhile. What each finds is the same whoever comes
+ * first.
  * usage: window_threads ITERATIONS [GATE]; PACE_US: hash.h */
 #include "hash.h"
 #include "gate.h"
