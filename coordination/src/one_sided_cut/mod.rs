@@ -10,7 +10,7 @@
 //!
 //! Nothing of ours needs this today: an access to a window is two messages of the engine, each of
 //! which is in an image, in a log, or repeated (docs/adr/0037), and no transport reads memory by
-//! itself. One that does would take the partial double barrier for its part of the silence.
+//! itself. One that does would take the partial double barrier for its part of the quiescence.
 //!
 //! ```text
 //!  normal ─Begin or first marker─> checkpointing ─all markers, and what the method asks─> frozen
