@@ -14,6 +14,7 @@ pub mod image_transfer;
 pub mod instances;
 pub mod interval;
 pub mod notice_limit;
+pub mod one_sided_cut;
 mod policy;
 pub mod quiescence;
 pub mod sealed_records;

@@ -57,9 +57,9 @@ static bool use_shm = true, use_ipv4 = true, use_ipv6 = true, want_encryption = 
 static double overhead_max = 3;
 static uint8_t one_sided, collectives, over_sets, over_sets_all;
 
-/* With 5.0 these were not tried enough. */
-bool mca_vprotocol_correlated_one_sided = CORRELATED_HAS_OSC_PT2PT;
+bool mca_vprotocol_correlated_one_sided = true;
 uint64_t mca_vprotocol_correlated_window_mapped_max = 8 << 20;
+/* With 5.0 these were not tried enough. */
 bool mca_vprotocol_correlated_collectives = OMPI_MAJOR_VERSION < 5;
 bool mca_vprotocol_correlated_collectives_over_sets = true;
 bool mca_vprotocol_correlated_collectives_over_sets_all = false;
@@ -282,8 +282,8 @@ static void register_rest(rustbtl_config_t *c)
          "logs, which stay small and in memory that is used again.");
     flag("one_sided", &mca_vprotocol_correlated_one_sided, &one_sided, 4,
          "One-sided communication (MPI_Win_*) goes over a component of our own, which is logged "
-         "and replayed like messages. Off (with Open MPI 5.0 by default): over a component of Open "
-         "MPI, and sets with windows are not rolled back alone.");
+         "and replayed like messages. Off: over a component of Open MPI, and sets with windows are "
+         "not rolled back alone.");
     (void) bytes("window_mapped_max", &mca_vprotocol_correlated_window_mapped_max, 6,
                  "Memory that MPI_Win_allocate gives, up to so many bytes (suffixes k, m, g), is "
                  "mapped by other ranks of the set on the node, who read and write it directly. "

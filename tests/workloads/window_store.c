@@ -3,7 +3,8 @@
  * appends it to the slot's list. In each iteration all insert, under lock_all or locks in turn;
  * then each volume is read: every element has to be there once. A count of insertions is kept by
  * get and put under the exclusive lock. The order in lists is free, the contents are not.
- * usage: window_store ITERATIONS [GATE [INSERTIONS]]; PACE_US: hash.h */
+ * usage: window_store ITERATIONS [GATE [INSERTIONS]]; PACE_US: hash.h; TIMES=1: also prints the
+ * time of an insertion in microseconds, as "insertion INSERTIONS US" */
 #include "hash.h"
 #include "gate.h"
 #include <string.h>
@@ -133,7 +134,8 @@ static long wrong(long iteration, long each, uint64_t *hash)
 int main(int argc, char **argv)
 {
     int iterations = argc > 1 ? atoi(argv[1]) : 100, limit = 0;
-    const char *gate = argc > 2 ? argv[2] : NULL;
+    const char *gate = argc > 2 && argv[2][0] ? argv[2] : NULL;
+    double inserting = 0, slowest;
     long each = argc > 3 ? atol(argv[3]) : 40, bad = 0;
     uint64_t hash = 0;
     MPI_Init(&argc, &argv);
@@ -151,13 +153,18 @@ int main(int argc, char **argv)
         memset(volume, 0, bytes);
         MPI_Win_unlock(me, window);
         MPI_Barrier(MPI_COMM_WORLD);
+        double begin = MPI_Wtime();
         insert_all(k, each);
+        inserting += MPI_Wtime() - begin;
         MPI_Barrier(MPI_COMM_WORLD);
         MPI_Win_lock(MPI_LOCK_SHARED, me, 0, window);
         bad += wrong(k, each, &hash);
         MPI_Win_unlock(me, window);
     }
     int right = print_hash(hash, bad);
+    MPI_Reduce(&inserting, &slowest, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
+    if (me == 0 && getenv("TIMES"))
+        printf("insertion %ld %.3f\n", each, slowest / ((double) iterations * (double) each) * 1e6);
     MPI_Win_free(&window);
     free(volume);
     MPI_Finalize();

@@ -3,8 +3,8 @@
  * identity but for rounding, which is the same in each run.
  * usage: window_transpose ITERATIONS [GATE [EDGE [fence|post|flush]]]; EDGE: a power of 2
  * and a multiple of the ranks; without a mode all of them in turn.
- * PACE_US: hash.h; SECONDS=1: also prints the time of an iteration and the part in puts and
- * synchronization, in milliseconds */
+ * PACE_US: hash.h; TIMES=1: also prints the time of an iteration and the part in puts and
+ * synchronization, in microseconds, as "iteration EDGE US" and "puts EDGE US" */
 #include "hash.h"
 #include "gate.h"
 #include <complex.h>
@@ -149,8 +149,9 @@ int main(int argc, char **argv)
     }
     int right = print_hash(hash, worst > 1e-9);
     MPI_Reduce(times, slowest, 2, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
-    if (me == 0 && getenv("SECONDS"))
-        printf("TIME %.3f %.3f ms\n", slowest[0] / iterations * 1e3, slowest[1] / iterations * 1e3);
+    if (me == 0 && getenv("TIMES"))
+        printf("iteration %d %.1f\nputs %d %.1f\n", edge, slowest[0] / iterations * 1e6, edge,
+               slowest[1] / iterations * 1e6);
     MPI_Group_free(&all);
     MPI_Win_free(&window);
     free(slab), free(out), free(line);

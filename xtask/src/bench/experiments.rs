@@ -109,6 +109,8 @@ impl Experiment {
 pub enum Program {
     /// One of tests/bench, with arguments; the number of repeats is added.
     Own(&'static str, &'static [&'static str]),
+    /// One of tests/workloads, with arguments, that is told to print times; its answer is checked.
+    Workload(&'static str, &'static [&'static str]),
     /// HPCC: HPL and PTRANS.
     Hpcc,
     /// The payload log's own benchmark.

@@ -80,7 +80,15 @@ impl Bench {
             "one_sided",
             "collectives",
         ] {
-            bench.compile(name)?;
+            bench.compile(&sources().join(name).with_extension("c"))?;
+        }
+        let workloads = experiments.iter().filter_map(|e| match e.program {
+            Program::Workload(name, _) => Some(name),
+            _ => None,
+        });
+        for name in workloads {
+            let folder = paths::root().join("tests/workloads");
+            bench.compile(&folder.join(name).with_extension("c"))?;
         }
         if experiments.iter().any(|e| e.program == Program::LogAppend) {
             log_append::build()?;
@@ -88,12 +96,12 @@ impl Bench {
         Ok(bench)
     }
 
-    fn compile(&self, name: &str) -> Result<()> {
-        let source = sources().join(name).with_extension("c");
+    fn compile(&self, source: &Path) -> Result<()> {
+        let name = source.file_stem().unwrap_or_default().to_string_lossy();
         let compiler = if name == "floor" { "gcc" } else { "mpicc" };
         let mut command = Command::new(compiler);
-        command.args(["-std=gnu11", "-O2", "-o"]).arg(self.program(name)).arg(source);
-        run::output(&mut command).map(drop)
+        command.args(["-std=gnu11", "-O2", "-o"]).arg(self.program(&name)).arg(source);
+        run::output(command.arg("-lm")).map(drop)
     }
 
     /// A compiled program of tests/bench.
@@ -138,6 +146,13 @@ impl Bench {
             }
             (Program::Own(program, arguments), _) => {
                 self.own_job(experiment, side, program, arguments)
+            }
+            (Program::Workload(name, arguments), _) => {
+                let mut words = vec![self.program(name).display().to_string()];
+                words.extend(arguments.iter().map(ToString::to_string));
+                let times = ["TIMES=1"];
+                let text = self.job(experiment.shape, side, &words, &self.scratch, &times)?;
+                Ok(measured::understand(&text))
             }
         }
     }

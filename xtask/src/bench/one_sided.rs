@@ -1,6 +1,6 @@
 //! One-sided communication: our component (docs/adr/0037) beside those of stock Open MPI.
 
-use super::experiments::{Experiment, Kind, Program, Side};
+use super::experiments::{Experiment, Kind, LOGGED, Program, Side};
 use super::rows::{Goal, Row, Unit, against};
 
 const fn stock(name: &'static str, parameters: &'static [(&'static str, &'static str)]) -> Side {
@@ -20,6 +20,13 @@ const OURS: Side = Side {
     threads: false,
 };
 
+/// Everything on, and no log: all ranks are one set.
+const UNLOGGED: Side = Side {
+    name: "ours-one-set",
+    kind: Kind::Defaults(&[("vprotocol_correlated_sets", "all")]),
+    threads: false,
+};
+
 /// All of them; none has a bare side.
 pub fn experiments() -> Vec<Experiment> {
     const INSIDE: &[Side] = &[PT2PT, RDMA, SM, OURS];
@@ -32,7 +39,14 @@ pub fn experiments() -> Vec<Experiment> {
         bare: &[],
         once: false,
     };
+    let paper = |name, workload, arguments| Experiment {
+        program: Program::Workload(workload, arguments),
+        ..of(name, (2, 1), &[UNLOGGED, LOGGED, PT2PT], &[])
+    };
     vec![
+        // The programs of Besta and Hoefler 2014, section 7.
+        paper("one-sided-fft", "window_transpose", &["60", "", "128", "fence"]),
+        paper("one-sided-store", "window_store", &["40", "", "1000"]),
         of("one-sided-shm-put", (1, 2), INSIDE, &["put", "8,1024,65536"]),
         of("one-sided-shm-get", (1, 2), INSIDE, &["get", "8,1024,65536"]),
         of("one-sided-shm-fetch", (1, 2), INSIDE, &["fetch", "8"]),
@@ -94,6 +108,14 @@ pub fn rows() -> Vec<Row> {
     add(title, &INSIDE, &SM, "ours, protected / osc/sm", 1.0);
     let title = "one-sided communication between nodes";
     add(title, &BETWEEN, &PT2PT, "ours, protected / osc/pt2pt", 0.9);
+    let title = "programs with windows, logged, on two nodes";
+    for (experiment, metric, size, goal) in
+        [("one-sided-fft", "iteration", 128, 1.05), ("one-sided-store", "insertion", 1000, 1.12)]
+    {
+        let sides = ("ours, logged / ours, one set", LOGGED.name, UNLOGGED.name);
+        let part = against(title, experiment, Unit::Us, sides);
+        rows.push(part.labelled(metric, size, Goal::AtMost(goal)));
+    }
     rows
 }
 

@@ -4,17 +4,15 @@
 //! of an undisturbed run, or if the job ends with a reason that cannot be helped. A wrong answer, a
 //! hang, an end without a reason, or one that could have been helped is a failure.
 
-use super::draw::{Chance, PROGRAMS};
+use super::draw::Chance;
 use super::incarnation;
 use super::live::{KnownAnswers, failed_after_finish};
+use super::programs::{Entry, Programs};
 use crate::error::{Failure, Result};
-use crate::test::collectives_component::{self, COLLECTIVES};
-use crate::test::file_contents::{IN_C, IN_FORTRAN};
 use crate::test::job::Outcome;
-use crate::test::one_sided_component;
 use crate::test::scratch::Scratch;
 use crate::test::storage::{Storage, count};
-use crate::test::workloads::{HPCC, Program, RING, Shape, Undisturbed};
+use crate::test::workloads::{Shape, Undisturbed};
 
 /// Where jobs run: at least one node besides mpirun's.
 const SHAPES: [Shape; 6] = [(2, 1), (2, 2), (3, 1), (4, 1), (3, 2), (2, 3)];
@@ -49,67 +47,6 @@ const REASONS: [&str; 7] = [
     "The job is ended",
 ];
 
-/// Programs that read what they have written.
-const READERS: [(&Program, &[u32]); 2] = [(&IN_C, &[2, 3, 4, 6]), (&IN_FORTRAN, &[2, 3, 4, 6])];
-
-/// Programs whose windows are of our own one-sided component.
-const ONE_SIDED: [(&Program, &[u32]); 7] = [
-    (&one_sided_component::RING, &[2, 3, 4, 6]),
-    (&one_sided_component::HALO, &[2, 3, 4, 6]),
-    (&one_sided_component::STORE, &[2, 3, 4, 6]),
-    (&one_sided_component::POLL, &[2, 3, 4, 6]),
-    (&one_sided_component::SETS, &[4, 6]),
-    (&one_sided_component::TABLE, &[2, 3, 4, 6]),
-    (&one_sided_component::TRANSPOSE, &[2, 4]),
-];
-
-/// Programs that do little but collectives, of ours and over sets.
-const COLLECTIVE: [(&Program, &[u32]); 4] = [
-    (&COLLECTIVES, &[4, 6]),
-    (&RING, &[2, 3, 4, 6]),
-    (&COLLECTIVES, &[2, 3, 4, 6]),
-    (&HPCC, &[2, 4]),
-];
-
-/// What runs in a campaign.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Programs {
-    /// Programs of the other campaigns, and after them [`READERS`].
-    All,
-    /// [`ONE_SIDED`].
-    OneSided,
-    /// [`COLLECTIVE`].
-    Collectives,
-}
-
-impl Programs {
-    fn count(self) -> usize {
-        match self {
-            Self::All => PROGRAMS.len() + READERS.len(),
-            Self::OneSided => ONE_SIDED.len(),
-            Self::Collectives => COLLECTIVE.len(),
-        }
-    }
-
-    fn get(self, index: usize) -> (&'static Program, &'static [u32]) {
-        match (self, index.checked_sub(PROGRAMS.len())) {
-            (Self::OneSided, _) => ONE_SIDED[index],
-            (Self::Collectives, _) => COLLECTIVE[index],
-            (Self::All, None) => (&PROGRAMS[index].0, PROGRAMS[index].1),
-            (Self::All, Some(reader)) => READERS[reader],
-        }
-    }
-
-    /// Options of all jobs.
-    pub fn options(self) -> &'static [&'static str] {
-        match self {
-            Self::All => &[],
-            Self::OneSided => &one_sided_component::OPTIONS,
-            Self::Collectives => &collectives_component::OPTIONS,
-        }
-    }
-}
-
 /// What happens in a run, as options of `cargo xtask cluster`.
 pub struct Plan {
     programs: Programs,
@@ -129,7 +66,7 @@ impl Plan {
     pub fn draw(programs: Programs, seed: u64, run: u64) -> Plan {
         let mut chance = Chance::of(seed, run);
         let index = (run % programs.count() as u64) as usize;
-        let fits = |shape: &Shape| programs.get(index).1.contains(&(shape.0 * shape.1));
+        let fits = |shape: &Shape| programs.get(index).ranks.contains(&(shape.0 * shape.1));
         let fitting: Vec<Shape> = SHAPES.into_iter().filter(fits).collect();
         let shape = chance.pick(&fitting);
         let storage = chance.pick(&[Storage::Shared, Storage::Nodes]);
@@ -210,7 +147,7 @@ impl Plan {
 
     /// For people.
     pub fn name(&self) -> &'static str {
-        self.programs.get(self.program).0.name
+        self.programs.get(self.program).program.name
     }
 
     /// What happens, in a line.
@@ -236,14 +173,14 @@ pub struct HostileRun {
 impl HostileRun {
     /// Does what is planned.
     pub fn go(&mut self, plan: &Plan, known: &mut KnownAnswers) -> Result<()> {
-        let program = plan.programs.get(plan.program).0;
+        let entry = plan.programs.get(plan.program);
         let known = if plan.faults.iter().any(|word| word == "--link") {
-            known.shorter(plan.program, program, plan.shape)?
+            known.shorter(plan.program, entry, plan.shape)?
         } else {
-            known.get(plan.program, program, plan.shape)?
+            known.get(plan.program, entry, plan.shape)?
         };
         let scratch = Scratch::new("hostile")?;
-        let done = self.hostile(plan, program, &known, &scratch);
+        let done = self.hostile(plan, entry, &known, &scratch);
         done.map_err(|Failure(reason)| {
             let events = plan.storage.events(&scratch).unwrap_or_default();
             Failure(format!("{reason}\n{}", incarnation::last_events(&events)))
@@ -253,7 +190,7 @@ impl HostileRun {
     fn hostile(
         &mut self,
         plan: &Plan,
-        program: &Program,
+        Entry { program, options, .. }: Entry,
         known: &Undisturbed,
         scratch: &Scratch,
     ) -> Result<()> {
@@ -265,7 +202,7 @@ impl HostileRun {
             job = job.with(&["--disk", &folder, size]);
         }
         let words: Vec<&str> = plan.faults.iter().map(String::as_str).collect();
-        let outcome = job.with(plan.programs.options()).with(&words).run()?;
+        let outcome = job.with(options).with(&words).run()?;
         let events = plan.storage.events(scratch)?;
         self.rolled_back = count(&events, "set_restarted");
         outcome.must(outcome.code != 124, "it hangs")?;

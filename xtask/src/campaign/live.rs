@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::draw::{Chance, PROGRAMS};
+use super::draw::Chance;
 use super::incarnation;
+use super::programs::{Entry, Programs};
 use crate::error::{Failure, Result};
 use crate::test::scratch::Scratch;
-use crate::test::workloads::{self, Program, Shape, Undisturbed, What};
+use crate::test::workloads::{self, Shape, Undisturbed, What};
 
 /// Where jobs run: at least one node besides mpirun's.
 const SHAPES: [Shape; 5] = [(2, 1), (2, 2), (3, 1), (3, 2), (2, 3)];
@@ -23,55 +24,48 @@ const SHORTER: u64 = 40;
 /// Answers of undisturbed runs.
 #[derive(Default)]
 pub struct KnownAnswers {
-    options: &'static [&'static str],
     whole: BTreeMap<(usize, Shape), Undisturbed>,
     shorter: BTreeMap<(usize, Shape), Undisturbed>,
 }
 
 impl KnownAnswers {
-    /// Of jobs with these options of `cargo xtask cluster`.
-    pub fn with(options: &'static [&'static str]) -> Self {
-        Self { options, ..Self::default() }
-    }
-
-    /// What `what` answers, which is program number `index`.
-    pub fn get(&mut self, index: usize, what: &Program, shape: Shape) -> Result<Undisturbed> {
+    /// What a program answers, which is number `index`.
+    pub fn get(&mut self, index: usize, entry: Entry, shape: Shape) -> Result<Undisturbed> {
         if let Some(known) = self.whole.get(&(index, shape)) {
             return Ok(known.clone());
         }
-        let known = match what.what {
-            What::Hash { source: "hash_ring.c", .. } => {
-                self.answer_of(what, shape, RING_ITERATIONS)?
+        let known = match entry.program.what {
+            What::Hash { source: "hash_ring.c", .. } => answer_of(entry, shape, RING_ITERATIONS)?,
+            _ => {
+                let scratch = Scratch::new("undisturbed")?;
+                entry.program.undisturbed_with(entry.options, shape, &scratch)?
             }
-            _ => what.undisturbed_with(self.options, shape, &Scratch::new("undisturbed")?)?,
         };
         self.whole.insert((index, shape), known.clone());
         Ok(known)
     }
 
     /// The same of a run that is so much shorter, for a network that is slower.
-    pub fn shorter(&mut self, index: usize, what: &Program, shape: Shape) -> Result<Undisturbed> {
+    pub fn shorter(&mut self, index: usize, entry: Entry, shape: Shape) -> Result<Undisturbed> {
         if let Some(known) = self.shorter.get(&(index, shape)) {
             return Ok(known.clone());
         }
-        let whole = self.get(index, what, shape)?;
-        let known = match what.what {
-            What::Hash { .. } => {
-                self.answer_of(what, shape, (whole.iterations / SHORTER).max(1))?
-            }
+        let whole = self.get(index, entry, shape)?;
+        let known = match entry.program.what {
+            What::Hash { .. } => answer_of(entry, shape, (whole.iterations / SHORTER).max(1))?,
             _ => whole,
         };
         self.shorter.insert((index, shape), known.clone());
         Ok(known)
     }
+}
 
-    /// What an undisturbed run of so many iterations answers.
-    fn answer_of(&self, what: &Program, shape: Shape, iterations: u64) -> Result<Undisturbed> {
-        let scratch = Scratch::new("undisturbed")?;
-        let outcome = what.job(shape, iterations, &scratch)?.with(self.options).run()?;
-        let answer = what.answer(&outcome, &scratch)?;
-        Ok(Undisturbed { iterations, answer, seconds: 0.0 })
-    }
+/// What an undisturbed run of so many iterations answers.
+fn answer_of(entry: Entry, shape: Shape, iterations: u64) -> Result<Undisturbed> {
+    let scratch = Scratch::new("undisturbed")?;
+    let outcome = entry.program.job(shape, iterations, &scratch)?.with(entry.options).run()?;
+    let answer = entry.program.answer(&outcome, &scratch)?;
+    Ok(Undisturbed { iterations, answer, seconds: 0.0 })
 }
 
 /// Has the last failure come when all ranks were in MPI_Finalize? What is killed after that ends as
@@ -85,7 +79,8 @@ pub fn failed_after_finish(events: &str) -> bool {
 
 /// What breaks in a run, as options of `cargo xtask cluster`.
 pub struct Plan {
-    /// Index in [`PROGRAMS`].
+    programs: Programs,
+    /// Index of the program.
     pub program: usize,
     /// Nodes, and ranks on each.
     pub shape: Shape,
@@ -95,10 +90,10 @@ pub struct Plan {
 
 impl Plan {
     /// Number `run` of the campaign with this seed.
-    pub fn draw(seed: u64, run: u64) -> Plan {
+    pub fn draw(programs: Programs, seed: u64, run: u64) -> Plan {
         let mut chance = Chance::of(seed, run);
-        let program = (run % PROGRAMS.len() as u64) as usize;
-        let fits = |shape: &Shape| PROGRAMS[program].1.contains(&(shape.0 * shape.1));
+        let program = (run % programs.count() as u64) as usize;
+        let fits = |shape: &Shape| programs.get(program).ranks.contains(&(shape.0 * shape.1));
         let fitting: Vec<Shape> = SHAPES.into_iter().filter(fits).collect();
         let shape = chance.pick(&fitting);
         // mpirun's own node has to live.
@@ -127,7 +122,16 @@ impl Plan {
                 faults.extend(["--mca".to_owned(), name, value.to_owned()]);
             }
         }
-        Plan { program, shape, faults }
+        Plan { programs, program, shape, faults }
+    }
+
+    fn entry(&self) -> Entry {
+        self.programs.get(self.program)
+    }
+
+    /// For people.
+    pub fn name(&self) -> &'static str {
+        self.entry().program.name
     }
 }
 
@@ -145,7 +149,7 @@ pub struct LiveRun {
 impl LiveRun {
     /// Does what is planned; the answer must be that of an undisturbed run.
     pub fn go(&mut self, plan: &Plan, known: &mut KnownAnswers) -> Result<()> {
-        let known = known.get(plan.program, &PROGRAMS[plan.program].0, plan.shape)?;
+        let known = known.get(plan.program, plan.entry(), plan.shape)?;
         let scratch = Scratch::new("live")?;
         let checkpoints = workloads::checkpoint_folder(&scratch)?;
         let done = self.live(plan, &known, &scratch, &checkpoints);
@@ -161,12 +165,12 @@ impl LiveRun {
         scratch: &Scratch,
         checkpoints: &Path,
     ) -> Result<()> {
-        let program = &PROGRAMS[plan.program].0;
+        let Entry { program, options, .. } = plan.entry();
         let mut job =
             workloads::protected(program.job(plan.shape, known.iterations, scratch)?, checkpoints);
         job.seconds = SECONDS;
         let words: Vec<&str> = plan.faults.iter().map(String::as_str).collect();
-        let outcome = job.with(&words).run()?;
+        let outcome = job.with(options).with(&words).run()?;
         self.broken =
             [": killed ", ": cut "].map(|w| outcome.stderr.matches(w).count()).iter().sum();
         let events = workloads::events(checkpoints)?;

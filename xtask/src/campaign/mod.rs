@@ -5,6 +5,7 @@ mod draw;
 mod hostile;
 mod incarnation;
 mod live;
+mod programs;
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ use crate::error::{Context, Failure, Result, fail};
 use crate::{build, paths};
 use draw::{PROGRAMS, Plan};
 use incarnation::{IncarnationRun, KnownRuns};
+use programs::Programs;
 
 /// The command line of `cargo xtask campaign`.
 #[derive(Args)]
@@ -40,11 +42,11 @@ pub struct CampaignOptions {
     /// cuts, lossy cables, full disks and logs, several at once
     #[arg(long, conflicts_with_all = ["checkpoints", "live"])]
     hostile: bool,
-    /// The same to programs with windows of our own one-sided component
-    #[arg(long, requires = "hostile")]
+    /// With --live or --hostile: to programs with windows
+    #[arg(long, conflicts_with = "checkpoints")]
     one_sided: bool,
     /// The same to programs that do nothing but collectives
-    #[arg(long, requires = "hostile", conflicts_with = "one_sided")]
+    #[arg(long, conflicts_with_all = ["checkpoints", "one_sided"])]
     collectives: bool,
     /// Begin no run after so many minutes
     #[arg(long, value_name = "M")]
@@ -55,12 +57,24 @@ pub struct CampaignOptions {
 }
 
 impl CampaignOptions {
-    fn hostile_programs(&self) -> hostile::Programs {
-        match (self.one_sided, self.collectives) {
-            (true, _) => hostile::Programs::OneSided,
-            (_, true) => hostile::Programs::Collectives,
-            _ => hostile::Programs::All,
+    fn programs(&self) -> Programs {
+        match (self.one_sided, self.collectives, self.hostile) {
+            (true, ..) => Programs::OneSided,
+            (_, true, _) => Programs::Collectives,
+            (_, _, true) => Programs::All,
+            _ => Programs::Usual,
         }
+    }
+
+    /// What is said to run such a campaign again.
+    fn words(&self) -> String {
+        let kind = if self.hostile { "--hostile " } else { "--live " };
+        let programs = match self.programs() {
+            Programs::Usual | Programs::All => "",
+            Programs::OneSided => "--one-sided ",
+            Programs::Collectives => "--collectives ",
+        };
+        format!("{kind}{programs}")
     }
 }
 
@@ -92,9 +106,11 @@ impl Sum {
 pub fn run(options: &CampaignOptions) -> Result<()> {
     build::ensure_fresh()?;
     let end = options.minutes.map(|m| Instant::now() + Duration::from_secs_f64(m * 60.0));
-    let programs = options.hostile_programs();
+    if (options.one_sided || options.collectives) && !(options.live || options.hostile) {
+        fail!("--one-sided and --collectives want --live or --hostile");
+    }
     let mut known = KnownRuns::default();
-    let mut known_live = live::KnownAnswers::with(programs.options());
+    let mut known_live = live::KnownAnswers::default();
     let mut sum = Sum::default();
     for number in options.first..options.first + options.runs {
         if end.is_some_and(|end| Instant::now() >= end) {
@@ -125,8 +141,8 @@ pub fn run(options: &CampaignOptions) -> Result<()> {
 }
 
 fn one_live(options: &CampaignOptions, number: u64, known: &mut live::KnownAnswers, sum: &mut Sum) {
-    let plan = live::Plan::draw(options.seed, number);
-    let name = PROGRAMS[plan.program].0.name;
+    let plan = live::Plan::draw(options.programs(), options.seed, number);
+    let name = plan.name();
     let start = Instant::now();
     let mut run = live::LiveRun::default();
     let result = run.go(&plan, known);
@@ -140,7 +156,7 @@ fn one_live(options: &CampaignOptions, number: u64, known: &mut live::KnownAnswe
         run.broken, run.rolled_back, run.note
     );
     if let Err(Failure(reason)) = &result {
-        sum.fail(options, number, "--live ", reason);
+        sum.fail(options, number, &options.words(), reason);
     }
     sum.runs += 1;
     sum.kills += run.broken;
@@ -158,7 +174,7 @@ fn one_hostile(
     known: &mut live::KnownAnswers,
     sum: &mut Sum,
 ) {
-    let plan = hostile::Plan::draw(options.hostile_programs(), options.seed, number);
+    let plan = hostile::Plan::draw(options.programs(), options.seed, number);
     let (name, (nodes, ppn)) = (plan.name(), plan.shape);
     let start = Instant::now();
     let mut run = hostile::HostileRun::default();
@@ -176,12 +192,7 @@ fn one_hostile(
         run.rolled_back
     );
     if let Err(Failure(reason)) = &result {
-        let kind = match options.hostile_programs() {
-            hostile::Programs::All => "--hostile ",
-            hostile::Programs::OneSided => "--hostile --one-sided ",
-            hostile::Programs::Collectives => "--hostile --collectives ",
-        };
-        sum.fail(options, number, kind, reason);
+        sum.fail(options, number, &options.words(), reason);
     }
     sum.runs += 1;
     sum.restarts += run.rolled_back;

@@ -179,6 +179,13 @@ pub fn all_have_replayed(events: &str, times: usize) -> bool {
     rolled_back >= times && replaying.is_empty()
 }
 
+/// The sets that were rolled back.
+pub fn rolled_back(events: &str) -> BTreeSet<u64> {
+    let events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let back = events.filter(|event| event["event"] == "set_rollback");
+    back.filter_map(|event| event["set"].as_u64()).collect()
+}
+
 /// The program cannot end before sets were rolled back so often and have completed their replay.
 /// Returns what the coordinator has logged.
 pub fn survives(over: &Over, shape: Shape, faults: &[&str], times: usize) -> Result<String> {

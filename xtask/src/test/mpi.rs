@@ -27,7 +27,7 @@ pub enum Over<'a> {
     Component,
     /// The installed Open MPI with our component, in jobs that record determinants.
     Protected,
-    /// The same two with our own one-sided component in place of Open MPI's.
+    /// The same two for programs that need our own one-sided component.
     OneSided {
         /// In all layouts that a program allows; else in two.
         all_shapes: bool,
@@ -51,14 +51,12 @@ pub struct InTree<'a> {
     pub root: &'a Path,
     /// In the largest layout for one, two and three nodes; else for one and two.
     pub three_nodes: bool,
-    /// With our own one-sided component in place of Open MPI's.
-    pub one_sided: bool,
 }
 
 impl<'a> InTree<'a> {
     /// As jobs are by default.
     pub fn new(root: &'a Path) -> Self {
-        InTree { root, three_nodes: false, one_sided: false }
+        InTree { root, three_nodes: false }
     }
 }
 
@@ -97,14 +95,6 @@ impl Over<'_> {
     /// Ends the names of cases.
     fn ending(&self) -> &'static str {
         if matches!(self, Over::Btl) { ", btl" } else { "" }
-    }
-
-    fn has_own_windows(&self) -> bool {
-        match self {
-            Over::OneSided { .. } => true,
-            Over::Debian(tree) => tree.one_sided,
-            _ => false,
-        }
     }
 
     fn records(&self) -> bool {
@@ -193,9 +183,6 @@ impl Run<'_> {
             job = job.with(&["--env", variable]);
         }
         job = self.over.job(job);
-        if self.over.has_own_windows() {
-            job = job.with(&one_sided_component::OPTIONS);
-        }
         if let Over::Collectives(options) = self.over {
             job = job.with(options);
         }

@@ -15,11 +15,8 @@ use crate::error::Result;
 /// Is the component in what is built? `--only one_sided_` runs the programs alone, `--only "own
 /// one-sided"` the failures; `cargo xtask bench` has its experiments.
 ///
-/// In campaigns: `cargo xtask campaign --hostile --one-sided`.
+/// In campaigns: `cargo xtask campaign --live --one-sided`, `--hostile --one-sided`.
 pub const IS_THERE: bool = true;
-
-/// Windows are ours; to be left out when that is the default.
-pub const OPTIONS: [&str; 3] = ["--mca", "vprotocol_correlated_one_sided", "1"];
 
 /// Fences; [`WINDOW`] over our component.
 pub const RING: Program = WINDOW;
@@ -37,6 +34,9 @@ pub const SETS: Program = hash("shared windows", "window_sets.c", 400);
 pub const TABLE: Program = hash("a table of columns", "window_table.c", 40);
 /// A 3-D FFT over puts, by fence, post and flush in turn; 1, 2, 4, 8 or 16 ranks.
 pub const TRANSPOSE: Program = hash("a transpose", "window_transpose.c", 120);
+
+/// Threads with windows of their own and one that they share (MPI_THREAD_MULTIPLE).
+pub const THREADS: Program = hash("threads with windows", "window_threads.c", 200);
 
 /// What a nonblocking collective tells, and windows (docs/adr/0041).
 const AFTER_NONBLOCKING: Program = Program {
@@ -62,6 +62,16 @@ struct Case {
     sets: usize,
 }
 
+/// Two of four at a time; each image is on two other nodes, too.
+const TWO_NODES: &[&str] = &[
+    "--kill-node-after-checkpoint",
+    "1@1",
+    "--kill-node-after-checkpoint",
+    "2@1",
+    "--mca",
+    "vprotocol_correlated_image_replicas",
+    "2",
+];
 const RANK: &[&str] = &["--kill-rank-after-checkpoint", "3@1"];
 /// The same; barriers over several sets are Open MPI's.
 const RANK_NOT_OVER_SETS: &[&str] = &[
@@ -86,7 +96,7 @@ const ALL_SETS: &[&str] = &[
     "2@1",
 ];
 
-const CASES: [Case; 18] = [
+const CASES: [Case; 22] = [
     Case { what: "fence", program: &WINDOW, shape: (2, 2), faults: RANK, sets: 1 },
     Case { what: "fence, six ranks", program: &WINDOW, shape: (2, 3), faults: RANK, sets: 1 },
     Case { what: "fence, a node", program: &WINDOW, shape: (3, 1), faults: NODE, sets: 1 },
@@ -99,6 +109,10 @@ const CASES: [Case; 18] = [
     Case { what: "post, all sets", program: &HALO, shape: (3, 1), faults: ALL_SETS, sets: 3 },
     Case { what: "lock_all, polling", program: &POLL, shape: (2, 2), faults: RANK_ZERO, sets: 1 },
     Case { what: "polling, two sets", program: &POLL, shape: (3, 1), faults: TWO_RANKS, sets: 2 },
+    Case { what: "fence, two nodes", program: &WINDOW, shape: (4, 1), faults: TWO_NODES, sets: 2 },
+    Case { what: "post, two nodes", program: &HALO, shape: (4, 1), faults: TWO_NODES, sets: 2 },
+    Case { what: "atomics, two nodes", program: &STORE, shape: (4, 1), faults: TWO_NODES, sets: 2 },
+    Case { what: "polling, two nodes", program: &POLL, shape: (4, 1), faults: TWO_NODES, sets: 2 },
     Case { what: "shared memory", program: &SETS, shape: (2, 2), faults: RANK, sets: 1 },
     Case { what: "derived types", program: &TABLE, shape: (2, 2), faults: RANK, sets: 1 },
     Case { what: "derived types, a node", program: &TABLE, shape: (3, 1), faults: NODE, sets: 1 },
@@ -119,6 +133,13 @@ const CASES: [Case; 18] = [
     },
 ];
 
+/// Threads on windows are not repeatable: all are rolled back.
+const TOGETHER: [(&str, Shape, &[&str]); 3] = [
+    ("threads", (2, 2), RANK),
+    ("threads, a node", (3, 1), NODE),
+    ("threads, two sets", (3, 1), TWO_RANKS),
+];
+
 /// Microseconds of sleep in each iteration of a program that is killed, so that the first
 /// checkpoint is complete while it is on its way.
 const PACE: &str = "PACE_US=1000";
@@ -136,10 +157,15 @@ pub fn tasks(tasks: &mut Vec<Task<'_>>, needs: &'static [&'static str], long: bo
     }));
 }
 
-/// Another Open MPI, whose default is not our component.
+/// The same over another Open MPI.
 pub fn run_over(tier: &mut Tier, over: &Over) {
     programs(tier, over);
     rollback(tier, over);
+}
+
+/// One rollback.
+pub fn run_one(tier: &mut Tier, over: &Over) {
+    case_over(tier, over, &CASES[0]);
 }
 
 /// Does this program of tests/mpi need the component?
@@ -162,12 +188,21 @@ fn programs(tier: &mut Tier, over: &Over) {
 
 fn rollback(tier: &mut Tier, over: &Over) {
     for case in &CASES {
-        let (nodes, ppn) = case.shape;
-        let title = format!("own one-sided: rollback: {}: {nodes} × {ppn}", case.what);
-        tier.check(&title, || rolls_back_alone(over, case));
+        case_over(tier, over, case);
+    }
+    for (what, shape, faults) in TOGETHER {
+        let (nodes, ppn) = shape;
+        let title = format!("own one-sided: rollback: {what}: {nodes} × {ppn}");
+        tier.check(&title, || threads(over, shape, faults));
     }
     tier.check("own one-sided: rollback: dynamic: 2 × 2", || dynamic(over));
     tier.check("own one-sided: rollback: shared memory of two sets: 1 × 2", || over_sets(over));
+}
+
+fn case_over(tier: &mut Tier, over: &Over, case: &Case) {
+    let (nodes, ppn) = case.shape;
+    let title = format!("own one-sided: rollback: {}: {nodes} × {ppn}", case.what);
+    tier.check(&title, || rolls_back_alone(over, case));
 }
 
 /// Held half-way until the sets that failed are there again; then the answer is that of an
@@ -181,10 +216,10 @@ fn survives(
 ) -> Result<(Outcome, String)> {
     let scratch = Scratch::new("one-sided")?;
     let What::Hash { iterations, .. } = program.what else { unreachable!("all have a hash") };
-    let undisturbed = program.job_over(over, shape, iterations, &scratch)?.with(&OPTIONS).run()?;
+    let undisturbed = program.job_over(over, shape, iterations, &scratch)?.run()?;
     let answer = program.answer(&undisturbed, &scratch)?;
-    let job: TestJob = program.job_over(over, shape, iterations, &scratch)?.with(&OPTIONS);
-    let job = local_storage::plain(job.with(options), &scratch).with(&["--env", PACE]);
+    let job: TestJob = program.job_over(over, shape, iterations, &scratch)?.with(options);
+    let job = local_storage::plain(job, &scratch).with(&["--env", PACE]);
     let outcome = workloads::run_until(&job, &scratch, iterations / 2, || {
         replayed(&local_storage::events(&scratch).unwrap_or_default())
     })?;
@@ -201,7 +236,9 @@ fn rolls_back_alone(over: &Over, case: &Case) -> Result<()> {
     let (outcome, events) = survives(over, case.program, case.shape, case.faults, replayed)?;
     let count = |event: &str| events.matches(&format!("\"event\":\"{event}\"")).count();
     outcome.must(count("global_rollback") == 0, "the others should go on")?;
-    outcome.must(count("set_rollback") == case.sets, "only what failed should roll back")?;
+    // One that was restored on a node that fails next is rolled back again.
+    let sets = local_storage::rolled_back(&events);
+    outcome.must(sets.len() == case.sets, "only what failed should roll back")?;
     outcome.must(count("not_replayable") == 0, "nothing here makes a set not replayable")
 }
 
@@ -210,6 +247,16 @@ fn rolls_back_alone(over: &Over, case: &Case) -> Result<()> {
 fn dynamic(over: &Over) -> Result<()> {
     let replayed = |events: &str| events.contains("\"set_restarted\"");
     survives(over, &REGIONS, (2, 2), RANK, replayed).map(drop)
+}
+
+/// All are rolled back, with the same answer: a process has one tick, whatever thread it is that
+/// acts (docs/adr/0037).
+fn threads(over: &Over, shape: Shape, options: &[&str]) -> Result<()> {
+    let sets = shape.0 as usize;
+    let replayed = |events: &str| local_storage::all_have_replayed(events, sets);
+    let (outcome, events) = survives(over, &THREADS, shape, options, replayed)?;
+    outcome.must(events.contains("\"event\":\"global_rollback\""), "all should roll back")?;
+    outcome.must(events.contains("\"event\":\"not_replayable\""), "it should say why")
 }
 
 /// Memory that sets share without messages: both are rolled back (docs/adr/0037), with the same

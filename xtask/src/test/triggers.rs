@@ -29,7 +29,12 @@ const PATIENCE: &str = "120";
 
 /// Runs the tier.
 pub fn run(tier: &mut Tier) {
-    tier.check("a log that is nearly full: checkpoints instead of a spill", checkpoints_for_a_log);
+    tier.check("a log that is nearly full: checkpoints instead of a spill", || {
+        checkpoints_for_a_log(&[])
+    });
+    tier.check("a log that is nearly full of answers to gets: the same", || {
+        checkpoints_for_a_log(&["gets"])
+    });
     tier.check("a log that is nearly full: logging is suspended instead", suspended_for_a_log);
     tier.check(
         "a log that is nearly full, no directory for checkpoints: it spills",
@@ -68,12 +73,13 @@ fn source(name: &str) -> PathBuf {
 fn full_log(
     scratch: &Scratch,
     options: &[&str],
-    patience: &str,
+    (patience, more): (&str, &[&str]),
 ) -> Result<(Outcome, Vec<ReportedRank>)> {
     let program = mpi::compile(&source("full_log.c"))?.display().to_string();
     let file = scratch.0.join("report.json").display().to_string();
     let (budget, total) = (BUDGET.to_string(), TOTAL.to_string());
-    let mut job = TestJob::new(SHAPE.0, SHAPE.1, &[&program, &budget, &total, patience]);
+    let words = [&[&*program, &budget, &total, patience], more].concat();
+    let mut job = TestJob::new(SHAPE.0, SHAPE.1, &words);
     job = job.with(&["--report", &file, "--mca", "vprotocol_correlated_log_budget", &budget]);
     let outcome = job.with(options).run()?;
     outcome.must(outcome.code == 0, "the job failed")?;
@@ -88,7 +94,7 @@ fn counter(rank: &ReportedRank, name: &str) -> u64 {
 
 /// Six times the budget goes through; nothing is spilled, because the log requests checkpoints of
 /// the receivers' set, and of no others.
-fn checkpoints_for_a_log() -> Result<()> {
+fn checkpoints_for_a_log(more: &[&str]) -> Result<()> {
     let scratch = Scratch::new("full-log")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?.display().to_string();
     let recover = "vprotocol_correlated_recover";
@@ -96,7 +102,7 @@ fn checkpoints_for_a_log() -> Result<()> {
         ["--mca", "vprotocol_correlated_checkpoint_dir", &checkpoints, "--mca", recover, "0"];
     let reaction = ["--mca", "vprotocol_correlated_log_full", "checkpoint"];
     let options = [&place[..], &reaction, &KEEPS_RECEIVED].concat();
-    let (outcome, ranks) = full_log(&scratch, &options, PATIENCE)?;
+    let (outcome, ranks) = full_log(&scratch, &options, (PATIENCE, more))?;
     let asked = counter(&ranks[0], "log_checkpoints_requested");
     let [own, theirs] = [0, 3].map(|rank: usize| counter(&ranks[rank], "checkpoints"));
     let [spilled, peak] =
@@ -116,7 +122,7 @@ fn suspended_for_a_log() -> Result<()> {
     let place = checkpoints.display().to_string();
     let place = ["--mca", "vprotocol_correlated_checkpoint_dir", &place];
     let options = [&place[..], &workloads::UNLIMITED].concat();
-    let (outcome, ranks) = full_log(&scratch, &options, PATIENCE)?;
+    let (outcome, ranks) = full_log(&scratch, &options, (PATIENCE, &[]))?;
     let [spilled, peak] =
         ["log_spilled_bytes_peak", "log_bytes_peak"].map(|name| counter(&ranks[0], name));
     let taken = counter(&ranks[3], "checkpoints");
@@ -133,7 +139,7 @@ fn no_directory_for_checkpoints() -> Result<()> {
     let mut answers = Vec::new();
     for options in [&guard[..], &[]] {
         let options = [options, &KEEPS_RECEIVED].concat();
-        let (outcome, ranks) = full_log(&scratch, &options, "0")?;
+        let (outcome, ranks) = full_log(&scratch, &options, ("0", &[]))?;
         let spilled = counter(&ranks[0], "log_spilled_bytes_peak");
         let checkpoints: u64 = ranks.iter().map(|rank| counter(rank, "checkpoints")).sum();
         outcome

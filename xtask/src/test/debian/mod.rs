@@ -33,9 +33,9 @@ const SCRIPTS: [(&str, &str); 5] = [
 const COMMON: &str = include_str!("common.sh");
 
 /// Of our programs some are enough where this is one tier of many.
-const SOME: [&str; 5] = ["ring", "halo", "wildcards", "coll_all", "rma_active"];
+const SOME: [&str; 6] = ["ring", "halo", "wildcards", "coll_all", "rma_active", "one_sided_flush"];
 
-/// Runs the tier. With `long` our programs also run on three nodes, and over our own windows.
+/// Runs the tier. With `long` our programs also run on three nodes.
 pub fn run(tier: &mut Tier, long: bool) {
     let mut made = debian::make();
     let passed = tier.check("a tree of its packages", || {
@@ -65,11 +65,11 @@ pub fn run(tier: &mut Tier, long: bool) {
     tier.check("another release of Open MPI is refused", || {
         errors::other_release(program("tests/mpi/ring.c", &over)?.as_ref(), &over)
     });
-    mpi::run_over(tier, &Over::Debian(InTree { three_nodes: long, ..InTree::new(tree) }));
+    let many = Over::Debian(InTree { three_nodes: long, ..InTree::new(tree) });
+    mpi::run_over(tier, &many);
+    one_sided_component::run_over(tier, &many);
     if long {
         tier.check("packages for both: lintian finds no error", || without_errors(tree));
-        let own = Over::Debian(InTree { one_sided: true, ..InTree::new(tree) });
-        one_sided_component::run_over(tier, &own);
     }
 }
 
@@ -92,6 +92,7 @@ pub fn run_some(tier: &mut Tier) {
     recovery::run_one(tier, &over);
     spare_nodes::run_over(tier, &over, 1);
     mpi::run_some(tier, &over, |name| SOME.contains(&name));
+    one_sided_component::run_one(tier, &over);
 }
 
 /// lintian about the packages for the installed Open MPI and for the tree's.

@@ -20,6 +20,7 @@ use super::lost_output;
 use super::mpi::{self, Over};
 use super::node_failure;
 use super::one_sided;
+use super::one_sided_component;
 use super::plan::PACKAGES;
 use super::schedule::{Load, Task};
 use super::scratch::Scratch;
@@ -93,6 +94,7 @@ fn standard(tier: &mut Tier, version: Version, installed: &Installed) {
         tier.check("a job with ULFM is refused", || ulfm_is_refused(installed));
         one_sided::run_over(tier, &Over::Tree(installed));
     }
+    one_sided_component::run_one(tier, &Over::Tree(installed));
     tier.check("a job goes on from a checkpoint", || restart::goes_on(installed));
     recovery::run(tier, &Over::Tree(installed));
     node_failure::guardians_over(tier, &Over::Tree(installed));
