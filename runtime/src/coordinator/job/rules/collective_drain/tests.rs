@@ -3,17 +3,19 @@
 use super::TIMEOUT_MS;
 use crate::coordinator::job::test_world::{NODES, World};
 use rustbtl_coordination::control::{
-    CheckpointId, ClockCounter, FromClock, FromRank, Hindrance, MemberRuns, ToClock, ToNode, ToRank,
+    CheckpointId, ClockCounter, FromClock, FromNode, FromRank, Hindrance, MemberRuns, ToClock,
+    ToNode, ToRank,
 };
-use rustbtl_fragments::ids::PeerId;
+use rustbtl_fragments::ids::{PeerId, SetId};
 
 const FIRST: CheckpointId = CheckpointId(1);
 
 /// All three bypass, and a checkpoint is ordered.
 fn ordered() -> World {
     let mut world = World::empty();
-    world.sets = [0; 3].map(rustbtl_fragments::ids::SetId);
+    world.sets = [0; 3].map(SetId);
     for (rank, node) in (0..).zip(NODES) {
+        world.handle(node, FromNode::ReplicaServer { addresses: format!("{node}:1") });
         world.guardian(rank, node, 0);
         world.hello(rank, node, 0);
         world.rank(rank, node, FromRank::CollectivesBypass {});
