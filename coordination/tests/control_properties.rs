@@ -37,6 +37,7 @@ fn from_rank() -> impl Strategy<Value = FromRank> {
             endpoint: card,
         }),
         Just(FromRank::Ready {}),
+        Just(FromRank::CollectivesBypass {}),
         checkpoint().prop_map(|checkpoint| FromRank::OutgoingStopped { checkpoint }),
         (checkpoint(), snapshot(), blob(), any::<u64>()).prop_map(
             |(checkpoint, snapshot, description, ns)| {
@@ -154,8 +155,13 @@ proptest! {
 
     #[test]
     fn what_a_collective_clock_says_decodes(up in from_clock(), down in to_clock()) {
+        let who = PeerId(3);
+        let (rank_up, rank_down) =
+            (FromRank::Clock { message: up.clone() }, ToRank::Clock { message: down.clone() });
         round_trip(up);
         round_trip(down);
+        round_trip(FromNode::Rank { rank: who, message: rank_up });
+        round_trip(ToNode::Rank { rank: who, message: rank_down });
     }
 
     /// Of members from nowhere only sound ones are used, and these are so many as they say.

@@ -69,6 +69,7 @@ extern bool mca_vprotocol_correlated_collectives_over_sets_all;
 extern uint64_t mca_vprotocol_correlated_collectives_memory;
 extern uint32_t mca_vprotocol_correlated_collectives_ranks_max;
 void mca_coll_correlated_open(void);
+void mca_coll_correlated_clock_open(void);
 /* Value of a framework's selection list, NULL if the user gave none. */
 const char *mca_vprotocol_correlated_selection(const char *framework);
 /* Fill `job`; what it points to lives as long as the process. */

@@ -404,6 +404,8 @@ static int enable(mca_coll_base_module_t *super, ompi_communicator_t *comm)
         && NULL == (module->group = rustbtl_collectives_make(&setup))) {
         return OMPI_ERR_OUT_OF_RESOURCE;
     }
+    /* What ours pass on must not go past the engine. */
+    mca_coll_correlated_take_out(comm);
     /* What is below would be destroyed when ours takes its place. */
 #define KEEP(name)                                                                                 \
     module->below.coll_##name = comm->c_coll->coll_##name;                                         \

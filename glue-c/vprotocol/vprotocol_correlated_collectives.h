@@ -140,6 +140,9 @@ static inline int correlated_buffer_close(correlated_buffer_t *buffer, int rc, b
  * over several sets or all. */
 int32_t mca_coll_correlated_pack(void *buffers);
 void mca_coll_correlated_varying(mca_coll_base_module_t *module, bool over_sets);
+/* vprotocol_correlated_clock.c: functions in the communicator's table that bypass the engine make
+ * place for those below. */
+void mca_coll_correlated_take_out(ompi_communicator_t *comm);
 /* vprotocol_correlated_collectives_nonblocking.c: fills in its functions. */
 void mca_coll_correlated_nonblocking(mca_coll_base_module_t *module);
 

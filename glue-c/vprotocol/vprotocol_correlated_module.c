@@ -202,6 +202,7 @@ mca_pml_base_module_t *mca_vprotocol_correlated_init(int *priority, bool progres
     }
     mca_osc_correlated_open();
     mca_coll_correlated_open();
+    mca_coll_correlated_clock_open();
     int rc = mca_vprotocol_correlated_osc_start_btls();
     if (OMPI_SUCCESS == rc) {
         rc = mca_vprotocol_correlated_job(&job);

@@ -29,7 +29,7 @@ const RECORD: &str = "RUSTBTL_RECORD";
 impl Checkpoint {
     /// How long the thread may sleep.
     pub(crate) fn poll_timeout_ms(&self) -> i32 {
-        match (self.ready, set_order::is_held()) {
+        let usual = match (self.ready, set_order::is_held()) {
             (false, _) => crate::checkpoint::thread::INIT_POLL_MS,
             (true, true) => HELD_POLL_MS,
             _ if self.polls_soon() || !COORDINATOR_LINK.set_polled(false) => PACE_MS,
@@ -38,6 +38,10 @@ impl Checkpoint {
                 crate::checkpoint::thread::BEHIND_POLL_MS
             }
             (true, false) => self.log_pressure.sooner(self.cost_pressure),
+        };
+        match self.drain_timeout_ms() {
+            Some(look) if usual < 0 || usual > look => look,
+            _ => usual,
         }
     }
 

@@ -1,6 +1,7 @@
 //! The checkpoint thread: phases of a checkpoint, the frozen copy, restart, the way to the
 //! guardian.
 
+pub mod collective_drain;
 pub mod determinant_flush;
 pub mod freeze;
 pub mod guardian_link;

@@ -208,6 +208,14 @@ impl Checkpoint {
                 refusal: CheckpointRefusal::ReplayPending,
             });
         }
+        if let Some(reason) = self.not_drained(id, &driver.counting) {
+            SharedMemoryBarrier::of(self, id, driver).failed();
+            self.phases.failure = Some(reason.to_owned());
+            return self.input(Input::SnapshotFailed {
+                checkpoint: id.0,
+                refusal: CheckpointRefusal::Snapshot,
+            });
+        }
         self.send_clock(id, driver);
         self.covered.insert(id, freeze::received_vectors(driver));
         let mut received = Vec::new();

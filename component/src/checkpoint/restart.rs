@@ -82,6 +82,9 @@ pub(crate) fn resume_after_restart(
     signals.restarts.fetch_add(1, Ordering::Relaxed);
     signals.requests.restored(id);
     checkpoint.restored_log();
+    let me = driver.host.peers.me();
+    driver.counting.restored(me);
+    checkpoint.restored_drain();
     driver.host.log_cost.restart();
     checkpoint.ready = false;
     checkpoint.ending = Ending::Not;

@@ -74,6 +74,7 @@ pub(crate) struct Checkpoint {
     pub(crate) phases: Phases,
     pub(crate) flush_state: DeterminantFlush,
     pub(crate) sharing: Sharing,
+    pub(crate) drain: CollectiveDraining,
 }
 
 impl Checkpoint {
@@ -149,6 +150,17 @@ pub struct DeterminantFlush {
     pub(crate) stable: u64,
     /// Rounds since then in which one waited.
     pub(crate) polls: u32,
+}
+
+/// Phase 0 of a checkpoint (docs/adr/0038).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CollectiveDraining {
+    /// For this checkpoint.
+    pub(crate) checkpoint: Option<CheckpointId>,
+    /// The coordinator knows that collectives bypass rustbtl.
+    pub(crate) announced: bool,
+    /// How long the program had waited inside MPI when it was looked at last, and when that was.
+    pub(crate) waited: (u64, u64),
 }
 
 /// What is known about a checkpoint before its snapshot.

@@ -21,13 +21,12 @@
 use crate::checkpoint::guardian_link::{Guardian, GuardianError};
 use crate::checkpoint::log_pressure::LogPressure;
 use crate::checkpoint::state::{
-    Checkpoint, DeterminantFlush, Ending, LogFullReaction, Phases, Sharing,
+    Checkpoint, CollectiveDraining, DeterminantFlush, Ending, LogFullReaction, Phases, Sharing,
 };
 use crate::engine::acknowledging::ACKNOWLEDGE_AFTER;
 use crate::engine::shared::ExclusiveGuard;
 use crate::engine::shared::shared;
 use crate::ffi::verbose;
-use crate::files::recorder;
 use crate::os::now_ns;
 use crate::os::wake::Wake;
 use crate::peers::transport_setup::TransportSetup;
@@ -123,6 +122,9 @@ pub fn start(
         driver.host.incarnation,
         hurries,
     );
+    if members.len() == driver.host.peers.size() as usize {
+        driver.counting.begin(me);
+    }
     let mut quiescence = Quiescence::new(me, &members);
     crate::checkpoint::set_counters::choose(&mut quiescence, &driver, &members);
     drop(driver);
@@ -184,6 +186,7 @@ pub fn start(
             phases: Phases::default(),
             flush_state: DeterminantFlush::default(),
             sharing: Sharing::default(),
+            drain: CollectiveDraining::default(),
         };
         drop(report.send(Ok(())));
         checkpoint.run();
@@ -224,6 +227,7 @@ impl Checkpoint {
             self.ready = true;
             self.reported_not_replayable = [false; 3]; // maybe another coordinator
             self.record_early();
+            self.announce_bypassing();
             self.send(&FromRank::Ready {});
         }
         let all = [ReplayBlocker::Set, ReplayBlocker::Others, ReplayBlocker::Everybody];
@@ -236,6 +240,8 @@ impl Checkpoint {
             }
         }
         self.name_file();
+        self.announce_bypassing();
+        self.watch_drain();
         // [fence] the callback's place is filled.
         let fence = Self::signals().fence.load(Ordering::Acquire);
         if fence && self.ending == Ending::Not && self.ready {
@@ -255,20 +261,6 @@ impl Checkpoint {
             self.determinants();
         }
         self.let_go();
-    }
-
-    /// A file that will not be put back, once.
-    fn name_file(&mut self) {
-        if let Some(file) = recorder::NOTICE.get().filter(|_| !self.file_named) {
-            self.file_named = true;
-            let text = format!(
-                "{file}: more of this file is changed between two checkpoints than is recorded \
-                 (vprotocol_correlated_file_undo_max), or it cannot be recorded. If this rank is \
-                 rolled back the file is not put back; a program that then reads what it had \
-                 written gets wrong results. Later files are named when that happens"
-            );
-            self.shared.glue.show("notice", &[&text]);
-        }
     }
 
     /// Has this process repeated what was lost with its earlier incarnation?
@@ -359,6 +351,7 @@ impl Checkpoint {
             driver.protected = false;
             driver.unprotected_ns = now_ns();
         }
+        self.abandon_drain();
         // Nobody will ever send MayFinish.
         self.may_finish();
     }
@@ -399,7 +392,9 @@ impl Checkpoint {
         {
             self.make_huge_pages(id);
         }
+        self.end_drain(&message, taken);
         match message {
+            ToRank::Clock { message } => self.clock_order(message, taken),
             ToRank::Welcome { .. } | ToRank::Restarted { .. } => {}
             ToRank::CheckpointComplete { oldest, .. } => {
                 count(1);

@@ -7,6 +7,7 @@
 
 use crate::engine::backoff::{Backoff, SLEEP_MIN_NS, Sleep};
 use crate::engine::collectives::Collectives;
+use crate::engine::counting::Counting;
 use crate::engine::detached_sends::{self, PATIENCE_NS};
 use crate::engine::driver_state::{BURST, Clock, Driver, SECOND};
 use crate::engine::host::EngineHost;
@@ -54,6 +55,7 @@ impl Driver {
             unprotected_ns: 0,
             undetached: None,
             collectives: Collectives::default(),
+            counting: Counting::default(),
             fruitless: 0,
             backoff: Backoff::default(),
             reported: false,

@@ -2,6 +2,7 @@
 
 use crate::engine::backoff::Backoff;
 use crate::engine::collectives::Collectives;
+use crate::engine::counting::Counting;
 use crate::engine::host::EngineHost;
 use crate::engine::wait_policy::WaitPolicy;
 use crate::ffi::operation::Op;
@@ -84,6 +85,8 @@ pub struct Driver {
     pub(crate) undetached: Option<(SendId, u64)>,
     /// Collectives that do not go over messages.
     pub collectives: Collectives,
+    /// Collectives that go past the engine.
+    pub counting: Counting,
     /// Rounds of waiting loops in which nothing happened.
     pub fruitless: u32,
     /// When waiting ranks sleep.

@@ -6,6 +6,7 @@ pub mod backoff;
 pub mod burst;
 pub mod channels;
 pub mod collectives;
+pub mod counting;
 pub mod deferred_receives;
 pub mod detached_sends;
 pub mod direct_receive;

@@ -3,6 +3,7 @@
 //!
 //! Source: DESIGN §6; docs/adr/0002. See the machine for the numbered invariants.
 
+use crate::collective_clock::DrainFailure;
 use crate::interval::Interval;
 use crate::quiescence::{CheckpointAnswer, CheckpointRefusal, CheckpointScope};
 use core::fmt;
@@ -101,6 +102,14 @@ pub enum Input {
     NotCommitted {
         /// The checkpoint.
         checkpoint: u64,
+    },
+    /// Phase 0 of a global checkpoint (docs/adr/0038), which its driver puts before
+    /// `StopOutgoing`, was given up.
+    NotDrained {
+        /// The checkpoint.
+        checkpoint: u64,
+        /// Why.
+        why: DrainFailure,
     },
     /// A rank has failed; its set has to be rolled back.
     RankFailed {
@@ -236,6 +245,8 @@ pub enum AbortReason {
     RankFailed(PeerId),
     /// All ranks are rolled back to an earlier checkpoint.
     GlobalRollback,
+    /// Collectives that bypass rustbtl did not come to their end.
+    NotDrained(DrainFailure),
     /// This rank did not answer in time.
     Timeout(PeerId),
     /// The manifest could not be written, or not in time.
@@ -246,7 +257,11 @@ impl AbortReason {
     /// Can it be otherwise the next time? Not where somebody has been waited for in vain: to wait
     /// for him again would keep the program from its work.
     pub fn is_retryable(self) -> bool {
-        !matches!(self, Self::Timeout(_) | Self::Failed(_, CheckpointRefusal::Finishing))
+        match self {
+            Self::NotDrained(why) => why.is_retryable(),
+            Self::Timeout(_) | Self::Failed(_, CheckpointRefusal::Finishing) => false,
+            _ => true,
+        }
     }
 
     /// Does it pass by itself, and is it reported when it has?
@@ -262,6 +277,7 @@ impl fmt::Display for AbortReason {
             Self::NotStored(rank) => write!(f, "the image of rank {rank} could not be stored"),
             Self::RankFailed(rank) => write!(f, "rank {rank} has died"),
             Self::GlobalRollback => write!(f, "all ranks go back to an earlier checkpoint"),
+            Self::NotDrained(why) => write!(f, "collectives that bypass rustbtl: {why}"),
             Self::Timeout(rank) => write!(f, "rank {rank} did not answer in time"),
             Self::Manifest => write!(f, "the manifest could not be written"),
         }

@@ -193,6 +193,9 @@ impl CheckpointScheduler {
                     self.abort(checkpoint, AbortReason::Manifest);
                 }
             }
+            Input::NotDrained { checkpoint, why } => {
+                self.abort(checkpoint, AbortReason::NotDrained(why));
+            }
             Input::RankFailed { rank } => self.on_rank_failed(rank)?,
             Input::SetRestarted { set, checkpoint } => self.on_set_restarted(set, checkpoint)?,
             Input::GlobalRollback { checkpoint } => self.on_global_rollback(checkpoint)?,

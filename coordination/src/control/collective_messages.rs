@@ -1,6 +1,6 @@
 //! Messages of the collective clock, on the connections of the control messages (docs/adr/0038).
-//! No conversation has them yet: their driver will put them into `FromRank` and `ToRank`. The
-//! numbers in front are those on the wire: never give one to another message.
+//! They travel inside `FromRank::Clock` and `ToRank::Clock`. The numbers in front are those on the
+//! wire: never give one to another message.
 
 use super::codec::Field;
 use super::collective_fields::{ClockCounter, ClockTarget, Hindrance};

@@ -2,6 +2,7 @@
 //! message.
 
 use super::codec::Field;
+use super::collective_messages::{FromClock, ToClock};
 use super::fields::{CheckpointId, CheckpointKind, RankEndpoint, ReplayBlocker, SnapshotMemory};
 use super::frame::{ControlError, Message};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
@@ -175,6 +176,14 @@ class 1 FromRank {
         /// Its number.
         number: u64,
     },
+    /// What its collective clock says (docs/adr/0038).
+    50 Clock {
+        /// What.
+        message: FromClock,
+    },
+    /// Collectives of a communicator bypass rustbtl: no snapshot of this rank may be taken before
+    /// they are drained. Before `Ready` where that is so of MPI's own communicators.
+    51 CollectivesBypass {},
     /// The payload log costs the program more than it may, or is on its way to its budget and no
     /// checkpoint is wanted for it: suspend logging towards `set`.
     12 LoggingOverBudget {
@@ -342,6 +351,11 @@ class 2 ToRank {
         /// False: each channel to a process that was restarted is repaired. True: the own replay is
         /// complete, too.
         replay: bool,
+    },
+    /// To its collective clock (docs/adr/0038).
+    50 Clock {
+        /// What.
+        message: ToClock,
     },
     /// From the guardian: where `Determinants` can be sent without a detour.
     43 Coordinator {

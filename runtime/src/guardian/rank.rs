@@ -11,7 +11,7 @@ use crate::os::Pid;
 use crate::settings::Settings;
 use crate::store;
 use rustbtl_coordination::control::{
-    CheckpointId, FromNode, FromRank, ReplayBlocker, SnapshotMemory, ToRank,
+    CheckpointId, FromNode, FromRank, ReplayBlocker, SnapshotMemory, ToClock, ToRank,
 };
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use std::collections::{BTreeMap, VecDeque};
@@ -34,6 +34,8 @@ pub struct GuardedRank {
     replay_complete: bool,
     /// Why its set cannot be rolled back alone.
     not_replayable: BTreeMap<ReplayBlocker, FromRank>,
+    /// Collectives of the program bypass rustbtl.
+    bypasses: bool,
     /// Its replay, or that of another one, has diverged; this program waits for its end.
     diverged: Option<FromRank>,
     /// Checkpoint requests of its program without a result yet.
@@ -70,6 +72,7 @@ impl GuardedRank {
             may_finish: false,
             replay_complete: false,
             not_replayable: BTreeMap::new(),
+            bypasses: false,
             diverged: None,
             requests: BTreeMap::new(),
             open_checkpoint: None,
@@ -137,6 +140,7 @@ impl GuardedRank {
     pub fn messages_to_repeat(&self) -> Vec<FromRank> {
         let mut all: Vec<FromRank> = self.hello.clone().into_iter().collect();
         all.extend(self.not_replayable.values().cloned());
+        all.extend(self.bypasses.then_some(FromRank::CollectivesBypass {}));
         all.extend(self.ready.then_some(FromRank::Ready {}));
         all.extend(self.diverged.clone());
         all.extend(self.replay_complete.then_some(FromRank::ReplayComplete {}));
@@ -198,6 +202,7 @@ impl GuardedRank {
                 self.send_coordinator(settings);
             }
             FromRank::Ready {} => self.ready = true,
+            FromRank::CollectivesBypass {} => self.bypasses = true,
             FromRank::ReplayComplete {} => self.replay_complete = true,
             FromRank::ReplayPending { .. } => self.replay_complete = false,
             FromRank::NotReplayable { blocker, .. } => {
@@ -346,7 +351,9 @@ impl GuardedRank {
     /// From the coordinator.
     pub fn handle_order(&mut self, message: ToRank) {
         match &message {
-            ToRank::StopOutgoing { checkpoint } | ToRank::Begin { checkpoint, .. } => {
+            ToRank::StopOutgoing { checkpoint }
+            | ToRank::Begin { checkpoint, .. }
+            | ToRank::Clock { message: ToClock::Drain { checkpoint } } => {
                 self.open_checkpoint = Some(*checkpoint)
             }
             ToRank::Abort { checkpoint, .. } | ToRank::CheckpointComplete { checkpoint, .. } => {

@@ -4,6 +4,7 @@ mod btl;
 mod checkpoint_faults;
 mod checkpoint_restart;
 mod cluster;
+mod collective_clock;
 pub mod collectives_component;
 mod coordinator_failover;
 mod crates;

@@ -9,9 +9,9 @@ use super::schedule::Load::{Alone, Jobs, Processors};
 use super::schedule::Task;
 use super::summary::Tier;
 use super::{
-    TestOptions, btl, checkpoint_faults, checkpoint_restart, cluster, collectives_component,
-    coordinator_failover, crates, debian, errors, examples, file_contents, fuzz, guardians,
-    local_storage, lost_output, miri, mpi, node_failure, node_names, one_sided,
+    TestOptions, btl, checkpoint_faults, checkpoint_restart, cluster, collective_clock,
+    collectives_component, coordinator_failover, crates, debian, errors, examples, file_contents,
+    fuzz, guardians, local_storage, lost_output, miri, mpi, node_failure, node_names, one_sided,
     one_sided_component, parameters, partitions, phase_failures, programs, rdma, replay, signals,
     slurm, slurm_cluster, source, spare_nodes, spawned, standard_input, surroundings, suspension,
     time_determinants, trees, triggers,
@@ -147,6 +147,7 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t TestOptions) {
     ];
     tasks.extend(more.map(|(name, work)| Task::new(name, Jobs, built, work)));
     collectives_component::tasks(tasks, built, options.long);
+    collective_clock::tasks(tasks, built);
     btl::tasks(tasks, built);
     if one_sided_component::IS_THERE {
         one_sided_component::tasks(tasks, built, options.long);

@@ -2,6 +2,7 @@
 //! 0041). What is done in
 //! which order is `rustbtl_collectives`; here are memory, messages and waiting.
 
+mod counted;
 mod data;
 mod group;
 mod messages;

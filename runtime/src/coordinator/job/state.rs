@@ -8,6 +8,7 @@
 use crate::coordinator::job::config::JobConfig;
 use crate::coordinator::job::tables::checkpoint_requests::{CheckpointRequests, Requester};
 use crate::coordinator::job::tables::checkpoints::CheckpointState;
+use crate::coordinator::job::tables::collective_drain::Drain;
 use crate::coordinator::job::tables::failover::Failover;
 use crate::coordinator::job::tables::mpirun_orders::MpirunOrder;
 use crate::coordinator::job::tables::output::RelayedOutput;
@@ -23,6 +24,7 @@ use crate::settings::Printed;
 use crate::store;
 use crate::store::{Image, Manifest};
 use rustbtl_coordination::checkpoints::{CheckpointScheduler, Config, Input, SchedulerState};
+use rustbtl_coordination::collective_clock::DrainInput;
 use rustbtl_coordination::control::{
     CheckpointId, FromNode, FromRank, RankEndpoint, Reply, ToNode, ToRank,
 };
@@ -132,6 +134,7 @@ pub struct Job {
     pub(crate) scheduler: Option<CheckpointScheduler>,
     pub(crate) recovery: Recovery,
     pub(crate) suspensions: Suspensions,
+    pub(crate) drain: Drain,
     pub(crate) waiting: Waiting,
     pub(crate) standstill: Standstill,
     /// Whether all replays are over, after the last report that one is complete.
@@ -173,6 +176,7 @@ impl Job {
             scheduler: None,
             recovery: Recovery::default(),
             suspensions: Suspensions::default(),
+            drain: Drain::default(),
             waiting: Waiting::default(),
             standstill: Standstill::default(),
             replays_end: ReplaysEnd::new(0),
@@ -201,7 +205,8 @@ impl Job {
 
     /// When [`Self::tick`] is due.
     pub fn next_deadline(&self) -> Option<u64> {
-        self.scheduler.as_ref().and_then(CheckpointScheduler::next_deadline)
+        let checkpoints = self.scheduler.as_ref().and_then(CheckpointScheduler::next_deadline);
+        checkpoints.into_iter().chain(self.drain.next_deadline()).min()
     }
 
     /// Time has passed.
@@ -209,6 +214,7 @@ impl Job {
         self.expire_failover(now);
         self.check_reachability(now);
         self.check_standstill(now);
+        self.drain_input(now, DrainInput::Tick);
         self.input(now, Input::Tick);
     }
 
@@ -354,6 +360,8 @@ impl Job {
             FromRank::Hello { pid, incarnation, version, set, endpoint, .. } => {
                 (rank.pid, rank.set, rank.incarnation) = (pid, Some(set), incarnation);
                 (rank.endpoint, rank.version, rank.hello_received) = (endpoint, version, true);
+                // After a restart they do not bypass any more.
+                self.drain.bypassing.remove(&id);
                 self.log(json!({"event": "rank", "rank": id.0, "pid": pid, "set": set.0}));
                 self.guardian_reconnected(id);
                 self.send_endpoints();
@@ -364,6 +372,10 @@ impl Job {
                 self.start_scheduler(now);
                 self.rank_ready(now, id);
                 self.repeat_replay_question(id);
+            }
+            FromRank::CollectivesBypass {} => drop(self.drain.bypassing.insert(id)),
+            FromRank::Clock { message } => {
+                self.drain_input(now, DrainInput::Message { rank: id, message });
             }
             FromRank::ReplayComplete {} => self.rank_replay_complete(now, id),
             FromRank::ReplayReported { number } => self.replay_reported(id, number),
@@ -407,6 +419,7 @@ impl Job {
                 self.logging_over_budget(now, id, set, [spent_ns, elapsed_ns]);
             }
             FromRank::RequestCheckpoint { number, all, then_exit, wait } => {
+                let all = all || !self.drain.bypassing.is_empty();
                 let sets = rank.set.filter(|_| !all);
                 let requester = Requester::Rank(id, number);
                 self.request(now, requester, sets, then_exit, wait);

@@ -15,7 +15,7 @@ impl Job {
     /// A user requests checkpoints.
     pub fn checkpoint(&mut self, now: u64, client: u64, all: bool, wait: bool, then_exit: bool) {
         let requester = Requester::Client(client);
-        if all || then_exit {
+        if all || then_exit || !self.drain.bypassing.is_empty() {
             self.request(now, requester, None, then_exit, wait);
             return;
         }

@@ -5,6 +5,7 @@ use crate::coordinator::job::tables::checkpoints::CheckpointState;
 use crate::coordinator::job::tables::mpirun_orders::MpirunOrder;
 use crate::store::{FORMAT, Kind, Manifest};
 use rustbtl_coordination::checkpoints::Output;
+use rustbtl_coordination::collective_clock::DrainInput;
 use rustbtl_coordination::control::{CheckpointId, CheckpointKind, ToNode, ToRank};
 use rustbtl_coordination::quiescence::CheckpointScope;
 use rustbtl_fragments::ids::{PeerId, SetId};
@@ -44,18 +45,19 @@ impl Job {
             Output::StopOutgoing { checkpoint } => {
                 let checkpoint = CheckpointId(checkpoint);
                 let exit = core::mem::take(&mut self.requests.exit);
-                self.open(now, checkpoint, Kind::Global, all.clone(), exit);
-                all.into_iter()
-                    .for_each(|rank| self.send(rank, ToRank::StopOutgoing { checkpoint }));
+                self.open(now, checkpoint, Kind::Global, all, exit);
+                self.drain_or_stop(now, checkpoint);
             }
             Output::Begin { checkpoint, scope, sets } => {
                 self.begin(now, CheckpointId(checkpoint), scope, &sets)
             }
             Output::Resume { checkpoint } => {
+                self.drain_input(now, DrainInput::End { checkpoint });
                 let checkpoint = CheckpointId(checkpoint);
                 all.into_iter().for_each(|rank| self.send(rank, ToRank::Resume { checkpoint }));
             }
             Output::Abort { checkpoint, sets, reason: why, retried, next_ms } => {
+                self.drain_input(now, DrainInput::End { checkpoint });
                 self.aborted(CheckpointId(checkpoint), &sets, why, retried, next_ms);
             }
             Output::Commit { checkpoint, .. } if self.config.is_local() => {

@@ -2,6 +2,7 @@
 
 pub(crate) mod checkpoint_requests;
 pub(crate) mod checkpoints;
+pub(crate) mod collective_drain;
 pub(crate) mod diagnostics;
 pub(crate) mod divergence;
 pub(crate) mod failover;

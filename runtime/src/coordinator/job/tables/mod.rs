@@ -2,6 +2,7 @@
 
 pub(crate) mod checkpoint_requests;
 pub(crate) mod checkpoints;
+pub(crate) mod collective_drain;
 pub(crate) mod failover;
 pub(crate) mod hosts;
 pub(crate) mod mpirun_orders;
