@@ -4,7 +4,6 @@ use crate::abi::*;
 use crate::real::{extensions, real};
 use crate::refused;
 use crate::state::{SeenContext, enter, id_of};
-use crate::system::errno;
 use core::ffi::{c_int, c_void};
 use rustbtl_shadow::abi::{number::*, *};
 use rustbtl_shadow::{AhId, ContextId, CqId, Errno, Owner, QpId, SPARE, Send, SrqId, Target};
@@ -22,7 +21,10 @@ pub fn table() -> ContextOps {
 }
 
 /// A context for the program, over a real one.
-pub fn seen_context(real: *mut Context, id: ContextId, async_fd: c_int) -> Box<SeenContext> {
+///
+/// # Safety
+/// The real one is open.
+pub unsafe fn seen_context(real: *mut Context, id: ContextId, async_fd: c_int) -> Box<SeenContext> {
     // SAFETY: zeroes are null pointers, absent functions and numbers.
     let mut seen: Box<SeenContext> = unsafe { Box::new(core::mem::zeroed()) };
     seen.id = id.0;
@@ -40,7 +42,7 @@ pub fn seen_context(real: *mut Context, id: ContextId, async_fd: c_int) -> Box<S
     // Programs ask for it and do without: no text.
     verbs.create_cq_ex = None;
     verbs.sz = size_of::<VerbsContext>();
-    // SAFETY: an open context.
+    // SAFETY: the caller's promise.
     let real = unsafe { &*real };
     let context = &mut verbs.context;
     context.device = real.device;
@@ -114,8 +116,10 @@ pub fn code(outcome: Result<(), Errno>) -> c_int {
 
 /// For functions that return a pointer.
 pub fn set_errno(errno: Errno) {
+    // SAFETY: no arguments.
+    let place = unsafe { libc::__errno_location() };
     // SAFETY: the thread's own.
-    unsafe { *libc::__errno_location() = errno.0 };
+    unsafe { place.write(errno.0) };
 }
 
 /// The elements of a request.
@@ -264,7 +268,8 @@ unsafe extern "C" fn query_port(
 ) -> c_int {
     // SAFETY: one of ours.
     let real_one = unsafe { real_context(context) };
-    let query = extensions(real_one).and_then(|extended| {
+    // SAFETY: as above.
+    let query = unsafe { extensions(real_one) }.and_then(|extended| {
         // SAFETY: the structure says how much of it there is.
         let size = unsafe { (*extended).sz };
         let is_there = size >= core::mem::offset_of!(VerbsContext, context);
@@ -306,10 +311,11 @@ unsafe extern "C" fn query_device_ex(
 ) -> c_int {
     // SAFETY: one of ours.
     let real_one = unsafe { real_context(context) };
-    // SAFETY: the structure says what there is of it.
-    let query = extensions(real_one).and_then(|extended| unsafe { (*extended).query_device_ex });
-    // SAFETY: an open context, a structure of so many bytes that begins with the plain one.
+    // SAFETY: as above; the structure says what there is of it.
+    let query =
+        unsafe { extensions(real_one) }.and_then(|extended| unsafe { (*extended).query_device_ex });
     let answer = match query {
+        // SAFETY: an open context, a structure of so many bytes that begins with the plain one.
         Some(query) => unsafe { query(real_one, input, attr, bytes) },
         None => return libc::EOPNOTSUPP,
     };
@@ -325,9 +331,4 @@ pub fn show_limits(attr: &mut DeviceAttr) {
     for limit in [&mut attr.max_qp_wr, &mut attr.max_cqe, &mut attr.max_srq_wr] {
         *limit = (*limit - SPARE as c_int).max(0);
     }
-}
-
-/// The error of a call that returned null or -1, kept over others.
-pub fn last_error() -> Errno {
-    errno()
 }

@@ -116,16 +116,24 @@ pub fn give_up(why: &str) -> ! {
 }
 
 /// The name of an adapter.
-pub fn name_of(device: *mut Device) -> String {
-    // SAFETY: an entry of libibverbs' list, with a C string as its name.
-    let name = unsafe { CStr::from_ptr((&raw const (*device).name).cast::<c_char>()) };
+///
+/// # Safety
+/// An entry of libibverbs' list.
+pub unsafe fn name_of(device: *mut Device) -> String {
+    // SAFETY: the caller's promise.
+    let name = unsafe { &raw const (*device).name };
+    // SAFETY: names are C strings.
+    let name = unsafe { CStr::from_ptr(name.cast::<c_char>()) };
     name.to_string_lossy().into_owned()
 }
 
 /// The extensions of a context. None: it has none.
-pub fn extensions(context: *mut Context) -> Option<*mut VerbsContext> {
+///
+/// # Safety
+/// A context of libibverbs.
+pub unsafe fn extensions(context: *mut Context) -> Option<*mut VerbsContext> {
     const IS_EXTENDED: usize = usize::MAX;
-    // SAFETY: a context of libibverbs.
+    // SAFETY: the caller's promise.
     let compat = unsafe { (*context).abi_compat };
     let before = core::mem::offset_of!(VerbsContext, context);
     // SAFETY: a context that says so is the end of such a structure.

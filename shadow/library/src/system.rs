@@ -92,7 +92,8 @@ impl Host for System {
             let place = unsafe { list.add(at) };
             // SAFETY: as above.
             let device = unsafe { *place };
-            if name_of(device) == name {
+            // SAFETY: as above.
+            if unsafe { name_of(device) } == name {
                 // SAFETY: an entry of the list, which is freed later.
                 opened = Real::of(unsafe { (real().open_device)(device) });
             }
@@ -312,7 +313,9 @@ impl Host for System {
         let mut bad = core::ptr::null_mut();
         let pointer = qp.pointer::<Qp>();
         // SAFETY: a queue pair of this incarnation.
-        let post = unsafe { (*(*pointer).context).ops.post_send }.ok_or(Errno::UNSUPPORTED)?;
+        let context = unsafe { (*pointer).context };
+        // SAFETY: its context is open.
+        let post = unsafe { (*context).ops.post_send }.ok_or(Errno::UNSUPPORTED)?;
         // SAFETY: as above; the elements outlive the call.
         outcome(unsafe { post(pointer, &mut request, &mut bad) })
     }
@@ -322,7 +325,9 @@ impl Host for System {
         let mut bad = core::ptr::null_mut();
         let pointer = qp.pointer::<Qp>();
         // SAFETY: a queue pair of this incarnation.
-        let post = unsafe { (*(*pointer).context).ops.post_recv }.ok_or(Errno::UNSUPPORTED)?;
+        let context = unsafe { (*pointer).context };
+        // SAFETY: its context is open.
+        let post = unsafe { (*context).ops.post_recv }.ok_or(Errno::UNSUPPORTED)?;
         // SAFETY: as above; the elements outlive the call.
         outcome(unsafe { post(pointer, &mut request, &mut bad) })
     }
@@ -332,7 +337,9 @@ impl Host for System {
         let mut bad = core::ptr::null_mut();
         let pointer = srq.pointer::<Srq>();
         // SAFETY: a queue of this incarnation.
-        let post = unsafe { (*(*pointer).context).ops.post_srq_recv }.ok_or(Errno::UNSUPPORTED)?;
+        let context = unsafe { (*pointer).context };
+        // SAFETY: its context is open.
+        let post = unsafe { (*context).ops.post_srq_recv }.ok_or(Errno::UNSUPPORTED)?;
         // SAFETY: as above; the elements outlive the call.
         outcome(unsafe { post(pointer, &mut request, &mut bad) })
     }
@@ -340,7 +347,9 @@ impl Host for System {
     fn poll(&mut self, cq: Real, into: &mut [Completion]) -> Outcome<usize> {
         let pointer = cq.pointer::<Cq>();
         // SAFETY: a queue of this incarnation.
-        let poll = unsafe { (*(*pointer).context).ops.poll_cq }.ok_or(Errno::UNSUPPORTED)?;
+        let context = unsafe { (*pointer).context };
+        // SAFETY: its context is open.
+        let poll = unsafe { (*context).ops.poll_cq }.ok_or(Errno::UNSUPPORTED)?;
         // SAFETY: as above; there is room for so many.
         let count = unsafe { poll(pointer, into.len() as c_int, into.as_mut_ptr()) };
         usize::try_from(count).map_err(|_| Errno(libc::EIO))
@@ -349,7 +358,9 @@ impl Host for System {
     fn arm(&mut self, cq: Real, solicited_only: bool) -> Outcome<()> {
         let pointer = cq.pointer::<Cq>();
         // SAFETY: a queue of this incarnation.
-        let arm = unsafe { (*(*pointer).context).ops.req_notify_cq }.ok_or(Errno::UNSUPPORTED)?;
+        let context = unsafe { (*pointer).context };
+        // SAFETY: its context is open.
+        let arm = unsafe { (*context).ops.req_notify_cq }.ok_or(Errno::UNSUPPORTED)?;
         // SAFETY: as above.
         outcome(unsafe { arm(pointer, solicited_only.into()) })
     }

@@ -19,13 +19,15 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
         // SAFETY: the caller's.
         return unsafe { (real().open_device)(device) };
     }
-    let name = name_of(device);
+    // SAFETY: the caller's.
+    let name = unsafe { name_of(device) };
     let mut state = enter();
     let opened = state.shadow.open(&name);
     let made = opened.and_then(|id| {
         let real = state.shadow.real_context(id).ok_or(Errno::INVALID)?;
         let front = front_of(async_fd(real))?;
-        Ok((id, seen_context(real.pointer(), id, front)))
+        // SAFETY: just opened.
+        Ok((id, unsafe { seen_context(real.pointer(), id, front) }))
     });
     match made {
         Ok((id, seen)) => {
