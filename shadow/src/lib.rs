@@ -6,17 +6,17 @@
 //!
 //! Invariants, asserted by [`Shadow::check`] (C), by the simulation (S):
 //!
-//! | | | |
-//! |---|---|---|
-//! | V1 | virtual queue-pair numbers and keys are of one object each, and never real ones | C |
-//! | V2 | sends complete in their order; those before a completion are over | C |
-//! | V3 | receives that are posted are counted; the program has no more than it asked for | C |
-//! | V4 | a message is captured only where the program has no receive left; it goes to the program's next receive, before any that comes later | C, S |
-//! | V5 | a completion queue holds at most `SPARE` requests of the shadow's own | C |
-//! | V6 | what the program gets from a completion queue has its own ids and virtual numbers | C, S |
-//! | V7 | after a drain nothing is under way: no send, no capture, no message of a connected peer | C |
-//! | V8 | nothing is posted twice on the send side, whatever happens | S |
-//! | V9 | after a restart no old object is destroyed | S |
+//! * V1 Virtual queue-pair numbers and keys are of one object each, and never real ones (C).
+//! * V2 Sends complete in their order; those before a completion are over (C).
+//! * V3 Receives that are posted are counted; the program has no more than it asked for (C).
+//! * V4 A message is captured only where the program has no receive left; it goes to the program's
+//!   next receive, before any that comes later (C, S).
+//! * V5 A completion queue holds at most [`SPARE`] requests of the shadow's own (C).
+//! * V6 What the program gets from a completion queue has its own ids and virtual numbers (C, S).
+//! * V7 After a drain nothing is under way: no send, no capture, no message of a connected peer
+//!   (C, S).
+//! * V8 Nothing is posted twice on the send side, whatever happens (S).
+//! * V9 After a restart no old object is destroyed (S).
 #![forbid(unsafe_code)]
 
 pub mod abi;

@@ -4,12 +4,12 @@
 //! region other keys, a port another LID and other GIDs. A program has told its peers the old ones.
 //! So it gets *virtual* names that never change, and each use is translated (Cao et al. §3.2).
 //!
-//! | name | layout | so |
-//! |---|---|---|
-//! | queue pair, 24 bits | 1, process, counter | no two processes ever have the same; none is in use as a real one |
-//! | key, 32 bits | 1 if remote, slot (23 bits), generation (8 bits) | the two keys of a region differ; a key of before is not taken for the next one |
-//! | LID, 16 bits | process, adapter, port | only where the real one is not 0 |
-//! | GID | the first real one | found by itself on the node where it came from |
+//! * Queue pair, 24 bits: 1, process, counter. No two processes ever have the same, and none is in
+//!   use as a real one.
+//! * Key, 32 bits: 1 if remote, slot (23 bits), generation (8 bits). The two keys of a region
+//!   differ; a key of before is not taken for the next one.
+//! * LID, 16 bits: process, adapter, port; only where the real one is not 0.
+//! * GID: the first real one.
 
 /// Set in every virtual queue-pair number.
 const VIRTUAL: u32 = 1 << 23;

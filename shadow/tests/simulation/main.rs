@@ -2,6 +2,7 @@
 //! they go on, make all objects again, or are restored where the adapters are others. Planted bugs
 //! are found.
 
+mod faults;
 mod process;
 mod program;
 mod world;
