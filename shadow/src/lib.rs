@@ -2,7 +2,7 @@
 //!
 //! Source: Cao, Kerr, Arya, Cooperman, "Transparent Checkpoint-Restart over InfiniBand", HPDC 2014,
 //! with an exact drain in place of theirs (docs/adr/0044). A machine without I/O: the system is the
-//! trait [`Host`]. Its user holds the lock, and exchanges between processes what [`drain`] counts.
+//! trait [`Host`]. Its user holds the lock, and exchanges between processes what [`Tally`] counts.
 //!
 //! Invariants, asserted by [`Shadow::check`] (C), by the simulation (S):
 //!
