@@ -5,6 +5,7 @@
 //!    \     fragments <- fragments/rma, fragments/collectives (alone)  /
 //!     \_______|______________/____________/________________________/
 //!         component, runtime            tests/*            xtask (alone)
+//!     shadow (alone) <- shadow/library
 //! ```
 
 use serde_json::Value;
@@ -58,6 +59,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "*",
         ],
     ),
+    ("rustbtl-shadow", &[]),
+    ("rustbtl-verbs", &["rustbtl-shadow", "libc"]),
     (
         "rustbtl-conformance",
         &["rustbtl-component", "rustbtl-coordination", "rustbtl-fragments", "rustbtl-ring", "*"],
@@ -79,12 +82,13 @@ const ALLOWED: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that no I/O, clock or thread may come into, however indirectly.
-const CORES: [&str; 5] = [
+const CORES: [&str; 6] = [
     "rustbtl-fragments",
     "rustbtl-collectives",
     "rustbtl-rma",
     "rustbtl-checkpoint",
     "rustbtl-coordination",
+    "rustbtl-shadow",
 ];
 
 /// What the tests of any crate may use: random numbers and seeds of simulations. It builds on

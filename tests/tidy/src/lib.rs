@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Folders whose crates are sans-IO cores.
-pub const CORES: [&str; 5] =
-    ["fragments", "fragments/collectives", "fragments/rma", "checkpoint", "coordination"];
+pub const CORES: [&str; 6] =
+    ["fragments", "fragments/collectives", "fragments/rma", "checkpoint", "coordination", "shadow"];
 
 /// Folders of the product. One that holds no sources yet is passed over.
-pub const PRODUCT: [&str; 10] = [
+pub const PRODUCT: [&str; 12] = [
     "fragments",
     "fragments/collectives",
     "fragments/ring",
@@ -28,6 +28,8 @@ pub const PRODUCT: [&str; 10] = [
     "coordination",
     "component",
     "runtime",
+    "shadow",
+    "shadow/library",
     "glue-c",
     "xtask",
 ];

@@ -3,6 +3,7 @@
 //! the checkout.
 
 mod protection;
+mod shadow;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,6 +40,7 @@ pub fn run(tier: &mut Tier) {
     for program in PROGRAMS {
         tier.check(&format!("Soft-RoCE: {program} over two adapters"), || over_adapters(program));
     }
+    shadow::run(tier);
     protection::run(tier);
 }
 
