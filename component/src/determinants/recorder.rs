@@ -20,7 +20,7 @@ use rustbtl_coordination::determinants::{
 static PROGRAM_POLLS: AtomicU32 = AtomicU32::new(0);
 
 /// Polls between two questions what is stable, while no frame waits for it: each is a system call.
-const POLLS_FOR_STABLE: u32 = 8;
+const POLLS_FOR_STABLE: u32 = 32;
 
 /// The program polls, and so does what the checkpoint thread would have to come for.
 #[inline]

@@ -107,6 +107,8 @@ pub enum Planted {
     PiggybackNotStored,
     /// The coordinator does not give a set what others send of it.
     PiggybackUnmerged,
+    /// A place of which only the places that it holds are named counts before those are here.
+    NamedPlacesCount,
     /// A frame goes alone although it depends on what its receiver does not have.
     PiggybackForgotten,
     /// Places that hold what the receiver has piggybacked are left out.
