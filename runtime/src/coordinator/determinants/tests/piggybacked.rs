@@ -224,7 +224,9 @@ fn places_that_wait_for_each_other_in_turn_all_count() {
         all.handle_all(10, order);
         assert_eq!((all.next(A, FIRST), all.next(B, FIRST)), (Some(100), Some(100)));
         let mut all = persisting();
-        order.map(|message| all.handle(10, message));
+        for message in order {
+            all.handle(10, message);
+        }
         assert_eq!((all.next(A, FIRST), all.next(B, FIRST)), (Some(100), Some(100)));
         assert_eq!(replays(&mut all, A), (50, vec![50, 0]));
     }
