@@ -142,3 +142,16 @@ fn seeds_of_piggyback_meet_what_they_are_for() {
     );
     assert!(all.iter().all(|&count| count > 20), "{all:?}");
 }
+
+#[test]
+fn seeds_of_fences_meet_frames_that_are_read_after_the_answer() {
+    let [mut late, mut refused, mut asked_for] = [0; 3];
+    for seed in 0..400 {
+        let d = run(&Options::of(Tier::Fences, seed)).determinants;
+        late += d.met[0];
+        refused += d.refused_piggybacks;
+        asked_for += d.met[4];
+    }
+    eprintln!("frames of failed sets {late}, refused {refused}, contents asked for {asked_for}");
+    assert!(late > 100 && refused > 50 && asked_for > 100, "{late} {refused} {asked_for}");
+}
