@@ -8,21 +8,27 @@
 //! nobody is in a hurry, and on a full node each message to the coordinator takes a processor from
 //! a rank: it is gathered until the answer has come and [`PACE_MS`] are over. If the connection
 //! breaks, the checkpoint thread resends by way of the guardian. It is encrypted.
+//!
+//! What others have piggybacked to here is mostly sent without its content (`unstable_batches`):
+//! with it where a frame waits, or a fence asks.
 
-use crate::determinants::outbox::{DeterminantBatch, outbox, take_batch};
+#[cfg(test)]
+mod tests;
+
+use crate::determinants::outbox::{DeterminantBatch, outbox};
 use crate::determinants::piggyback::recorded;
-use crate::determinants::set_order::{is_held, must_flush, set_stable};
+use crate::determinants::set_order::{is_awaited, is_held, must_flush, set_stable};
+use crate::determinants::unstable_batches::UnstableBatches;
 use crate::os::now_ns;
 use crate::sync::checkpoint_signals;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use rustbtl_coordination::control::{FrameBuffer, FromNode, FromRank, Message, ToRank};
+use rustbtl_coordination::control::{FrameBuffer, FromNode, Message, ToRank};
 use rustbtl_coordination::handshake::{
     self, CHALLENGE, CLIENT, CONTROL, COORDINATOR, Names, Verdict, WELCOME,
 };
 use rustbtl_coordination::sealed_records::Session;
 use rustbtl_coordination::session_keys::KeyAgreement;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
-use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -36,8 +42,8 @@ const FD_MIN: RawFd = 200;
 /// What nobody waits for is sent to the log so often.
 pub const PACE_MS: i32 = 8;
 const PACE_NS: u64 = PACE_MS as u64 * 1_000_000;
-/// Bytes that are read at a time.
-const READ_BYTES: usize = 4096;
+/// Bytes that are read at a time: an answer is shorter.
+const READ_BYTES: usize = 512;
 
 /// The connection, and what this process has recorded and does not know to be stable.
 #[derive(Debug)]
@@ -64,7 +70,7 @@ struct Unstable {
     rank: PeerId,
     incarnation: Incarnation,
     stream: Option<Stream>,
-    batches: VecDeque<DeterminantBatch>,
+    batches: UnstableBatches,
     /// What is recorded goes out at once: it is not piggybacked.
     send_immediately: bool,
     sent_ns: u64,
@@ -105,7 +111,7 @@ impl CoordinatorLink {
                 rank: PeerId(0),
                 incarnation: Incarnation(0),
                 stream: None,
-                batches: VecDeque::new(),
+                batches: UnstableBatches::new(),
                 send_immediately: true,
                 sent_ns: 0,
                 flushed: 0,
@@ -216,12 +222,12 @@ impl CoordinatorLink {
 
     /// It was sent by way of the guardian.
     pub fn sent_by_guardian(&self, batch: DeterminantBatch) {
-        self.lock().batches.push_back(batch);
+        self.lock().batches.push(batch);
     }
 
     /// Everything that the coordinator may not have.
     pub fn unstable(&self) -> Vec<DeterminantBatch> {
-        self.lock().batches.iter().cloned().collect()
+        self.lock().batches.all()
     }
 
     /// The coordinator reports what is stable. False: of another incarnation.
@@ -255,7 +261,7 @@ impl CoordinatorLink {
         if incarnation != unstable.incarnation {
             return false;
         }
-        unstable.batches.retain(|batch| batch.last_at() >= upto);
+        unstable.batches.drop_stable(upto);
         let awaits = unstable.stream.is_some() && !unstable.batches.is_empty();
         self.awaits_answer.store(awaits, Ordering::Relaxed);
         set_stable(upto);
@@ -263,21 +269,19 @@ impl CoordinatorLink {
     }
 
     /// `waits`: a frame does. False: it has broken.
-    fn flush(&self, unstable: &mut Unstable, mut waits: bool) -> bool {
-        let Unstable { rank, incarnation, batches, sent_ns, flushed, .. } = unstable;
+    fn flush(&self, unstable: &mut Unstable, waits: bool) -> bool {
+        if unstable.stream.is_none() {
+            return false;
+        }
+        unstable.flushed = recorded();
+        let contents = waits || unstable.send_immediately || is_awaited();
+        let Unstable { rank, incarnation, batches, .. } = &mut *unstable;
+        let text = batches.gather((*rank, *incarnation), waits, contents);
+        self.has_unsent.store(batches.has_named(), Ordering::Relaxed);
         let Some(stream) = &mut unstable.stream else { return false };
-        self.has_unsent.store(false, Ordering::Relaxed);
-        *flushed = recorded();
-        while let Some(batch) = take_batch() {
-            *sent_ns = now_ns();
-            let message = batch.message(*incarnation);
-            batches.push_back(batch);
-            let first = core::mem::take(&mut waits).then_some(FromRank::FrameGated {});
-            for message in first.into_iter().chain([message]) {
-                let frame = FromNode::Rank { rank: *rank, message }.encode();
-                // Not silently: what is lost here would be waited for for ever.
-                stream.send(&frame.expect("batches are short"));
-            }
+        if !text.is_empty() {
+            unstable.sent_ns = now_ns();
+            stream.send(&text);
             self.awaits_answer.store(true, Ordering::Relaxed);
         }
         let sent = stream.flush();
@@ -314,9 +318,10 @@ impl Unstable {
         if self.send_immediately {
             return self.batches.is_empty() || is_held();
         }
-        let paced = now_ns().saturating_sub(self.sent_ns) >= PACE_NS;
         let flushed = if self.batches.is_empty() { 0 } else { self.flushed };
-        must_flush(flushed) || self.batches.is_empty() && paced
+        // What was only named may wait for another rank.
+        let is_answered = self.batches.is_empty() || self.batches.has_named();
+        must_flush(flushed) || is_answered && now_ns().saturating_sub(self.sent_ns) >= PACE_NS
     }
 
     fn next(&mut self) -> Result<Option<ToRank>, ()> {
@@ -402,148 +407,5 @@ impl Stream {
             }
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::determinants::set_order::COUNTS;
-    use crate::transports::set_memory::Counts;
-    use std::net::TcpListener;
-    use std::thread;
-    use std::time::Instant;
-
-    const SECRET: [u8; 32] = [7; 32];
-
-    /// The coordinator's end: whoever proves itself gets `Stable` for what it sends, `answers`
-    /// times.
-    fn coordinator(listener: &TcpListener, answers: u64) -> Vec<u64> {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut hello = [0; handshake::HELLO];
-        stream.read_exact(&mut hello).unwrap();
-        let names = Names::decode(&hello, CONTROL).unwrap();
-        let agreement = KeyAgreement::new([1; 32]);
-        let nonce = agreement.nonce();
-        let mine = Names { from: COORDINATOR, to: names.from, nonce, ..names };
-        let challenge = handshake::challenge(&SECRET, &hello, &mine);
-        stream.write_all(&challenge).unwrap();
-        let mut proof = [0; handshake::PROOF];
-        if stream.read_exact(&mut proof).is_err() {
-            return Vec::new();
-        }
-        handshake::check_proof(&SECRET, &hello, &challenge, &proof).unwrap();
-        let verdict = Verdict::Accepted(0);
-        stream.write_all(&handshake::welcome(&SECRET, &hello, &challenge, verdict)).unwrap();
-        let keys = agreement.agree(&names.nonce, &SECRET, &hello, &challenge).unwrap();
-        let session = Session::of_target(&keys);
-        let (incoming, outgoing) = (FrameBuffer::new(), Vec::new());
-        let mut stream = Stream { socket: stream, session, incoming, outgoing };
-        let mut from_numbers = Vec::new();
-        while (from_numbers.len() as u64) < answers {
-            let mut piece = [0; 1000];
-            let bytes = stream.socket.read(&mut piece).unwrap();
-            stream.take_in(&piece[..bytes]).unwrap();
-            while let Some(message) = stream.incoming.next_message::<FromNode>().unwrap() {
-                let FromNode::Rank { message: FromRank::Determinants { from, .. }, .. } = message
-                else {
-                    assert_eq!(message, FromNode::DirectConnection { rank: PeerId(5) });
-                    continue;
-                };
-                from_numbers.push(from);
-                let incarnation = Incarnation(2);
-                let answer = ToRank::Stable { incarnation, upto: from + 1 }.encode().unwrap();
-                stream.send(&answer);
-                stream.flush().unwrap();
-            }
-        }
-        from_numbers
-    }
-
-    fn record(number: u64) {
-        let bytes = vec![9; 3];
-        outbox().push_back(DeterminantBatch::Own { from: number, last_at: number, bytes });
-    }
-
-    fn until(link: &CoordinatorLink, done: impl Fn() -> bool) {
-        let end = Instant::now() + Duration::from_secs(60);
-        while !done() && Instant::now() < end {
-            link.poll();
-            thread::yield_now();
-        }
-        assert!(done());
-    }
-
-    /// One test: there is one outbox in a process.
-    #[test]
-    fn determinants_go_out_one_at_a_time_and_again_when_the_connection_breaks() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let there = thread::spawn(move || {
-            assert!(coordinator(&listener, 9).is_empty(), "who does not know the secret");
-            coordinator(&listener, 3)
-        });
-        let link = &CoordinatorLink::new();
-        link.begin(PeerId(5), Incarnation(2), true);
-        assert!(link.send(true) == BatchSend::NotOpen && link.descriptor().is_none());
-        link.open(&format!("nonsense {address}"), &[8; 32]);
-        assert!(link.descriptor().is_none(), "the coordinator does not prove itself");
-        link.open(&address.to_string(), &SECRET);
-        assert!(link.descriptor().is_some_and(|fd| fd >= FD_MIN));
-
-        record(0);
-        assert!(link.send(false) == BatchSend::Sent && link.awaits_answer());
-        record(1);
-        assert_eq!(link.send(false), BatchSend::Sent);
-        until(link, || !link.unstable().is_empty() && link.unstable()[0].last_at() == 1);
-        until(link, || !link.awaits_answer());
-        record(2);
-        assert!(
-            link.send(false) == BatchSend::Sent && !link.set_stable(Incarnation(1), 99),
-            "of another incarnation"
-        );
-        assert_eq!(link.unstable().len(), 1);
-        assert_eq!(there.join().unwrap(), [0, 1, 2]);
-        // It closes the connection behind its last answer.
-        until(link, || link.descriptor().is_none());
-        assert!(link.has_broken() && !link.has_broken());
-        record(3);
-        assert_eq!(link.send(true), BatchSend::NotOpen);
-        link.sent_by_guardian(take_batch().unwrap());
-        assert_eq!(link.unstable().last().map(DeterminantBatch::last_at), Some(3));
-        link.end();
-        assert!(link.unstable().is_empty());
-        what_nobody_waits_for_is_gathered();
-    }
-
-    /// Its time never comes here, so that a slow machine changes nothing.
-    fn what_nobody_waits_for_is_gathered() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let there = thread::spawn(move || coordinator(&listener, 2));
-        let counts: &'static Counts = Box::leak(Box::default());
-        COUNTS.store(core::ptr::from_ref(counts).cast_mut(), Ordering::Release);
-        let link = &CoordinatorLink::new();
-        link.begin(PeerId(5), Incarnation(2), false);
-        link.open(&address.to_string(), &SECRET);
-        record(0);
-        assert_eq!(link.send(false), BatchSend::Sent, "the first");
-        until(link, || !link.awaits_answer());
-        link.lock().sent_ns = u64::MAX;
-        assert!(link.send(false) == BatchSend::Sent && !link.has_unsent(), "there is nothing");
-        assert!(link.set_polled(false), "nobody has to come for it");
-        record(1);
-        assert_eq!(link.send(false), BatchSend::Later);
-        link.poll();
-        assert!(link.has_unsent() && !link.awaits_answer());
-        assert!(link.set_polled(true) && link.is_polled());
-        assert!(!link.set_polled(false) && !link.is_polled(), "it has to come");
-        counts.wanted.store(2, Ordering::Relaxed);
-        assert_eq!(link.send(false), BatchSend::Sent, "a frame waits");
-        until(link, || !link.awaits_answer());
-        assert!(link.set_polled(false) && !link.has_unsent());
-        assert_eq!(there.join().unwrap(), [0, 1]);
-        COUNTS.store(core::ptr::null_mut(), Ordering::Release);
-        link.end();
     }
 }

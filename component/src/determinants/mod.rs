@@ -7,3 +7,4 @@ pub mod piggyback;
 pub mod program_clock;
 pub mod recorder;
 pub mod set_order;
+mod unstable_batches;

@@ -1,7 +1,7 @@
 //! Determinants that were not sent yet, in the order of recording.
 
 use rustbtl_coordination::control::FromRank;
-use rustbtl_coordination::determinants::{Numbered, rank_batch};
+use rustbtl_coordination::determinants::{Numbered, PiggybackedPlaces, rank_batch};
 use rustbtl_fragments::ids::Incarnation;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -31,6 +31,8 @@ pub enum DeterminantBatch {
     Carried {
         /// Its place in the order of the set.
         at: u64,
+        /// Which places of which set it holds.
+        places: PiggybackedPlaces,
         /// As it came.
         bytes: Vec<u8>,
     },
@@ -49,7 +51,7 @@ impl DeterminantBatch {
     pub fn message(&self, incarnation: Incarnation) -> FromRank {
         match self.clone() {
             Self::Own { from, bytes, .. } => FromRank::Determinants { incarnation, from, bytes },
-            Self::Carried { at, bytes } => FromRank::Piggybacked { incarnation, at, bytes },
+            Self::Carried { at, bytes, .. } => FromRank::Piggybacked { incarnation, at, bytes },
         }
     }
 }
@@ -81,6 +83,7 @@ pub fn take_batch() -> Option<DeterminantBatch> {
 mod tests {
     use super::*;
     use rustbtl_coordination::determinants::{Determinant, NondetCall, Outcome};
+    use rustbtl_fragments::ids::SetId;
 
     fn found(number: u64) -> Numbered {
         let (question, outcome) = (NondetCall::CLOCK, Outcome::Time(u64::MAX));
@@ -113,7 +116,8 @@ mod tests {
         let mut outbox = VecDeque::new();
         put(&mut outbox, 7, &found(0));
         put(&mut outbox, 8, &found(1));
-        outbox.push_back(DeterminantBatch::Carried { at: 9, bytes: vec![1] });
+        let places = PiggybackedPlaces { set: SetId(0), incarnation: Incarnation(0), upto: 3 };
+        outbox.push_back(DeterminantBatch::Carried { at: 9, places, bytes: vec![1] });
         put(&mut outbox, 11, &found(2));
         let last: Vec<u64> = outbox.iter().map(DeterminantBatch::last_at).collect();
         assert_eq!(last, [8, 9, 11]);

@@ -19,8 +19,9 @@ use rustbtl_coordination::determinants::{
 /// Counts the program's polls: while it goes up, the program sends its held frames itself.
 static PROGRAM_POLLS: AtomicU32 = AtomicU32::new(0);
 
-/// Polls between two questions what is stable, while no frame waits for it: each is a system call.
-const POLLS_FOR_STABLE: u32 = 8;
+/// Polls between two questions what is stable, while no frame waits for it: each is a system call,
+/// and an answer is awaited nearly always. That of 128 polls is some hundred microseconds old.
+const POLLS_FOR_STABLE: u32 = 128;
 
 /// The program polls, and so does what the checkpoint thread would have to come for.
 #[inline]

@@ -93,6 +93,16 @@ pub fn must_flush(flushed: u64) -> bool {
         || recorded > stable + UNSTABLE_MAX && recorded >= flushed + FLUSHED_MIN
 }
 
+/// Does a frame of the set wait for what is recorded?
+pub fn is_awaited() -> bool {
+    let counts = COUNTS.load(Ordering::Acquire);
+    // SAFETY: null, or in memory that is never unmapped while this process records.
+    unsafe { counts.as_ref() }.is_some_and(|counts| {
+        let stable = counts.stable.load(Ordering::Relaxed).max(BASE.load(Ordering::Relaxed));
+        counts.wanted.load(Ordering::Relaxed) > stable
+    })
+}
+
 /// So much of a set may go on not being stable where nobody waits: a quarter of its slots. A frame
 /// to a peer that has had none for long can still piggyback it.
 const UNSTABLE_MAX: u64 = SLOTS as u64 / 4;

@@ -60,7 +60,8 @@ impl EngineHost {
         // K1
         let at = order.next();
         order.write(at, Entry::Carried(piggybacked.set));
-        outbox.push_back(DeterminantBatch::Carried { at, bytes: bytes.to_vec() });
+        let places = piggybacked.places();
+        outbox.push_back(DeterminantBatch::Carried { at, places, bytes: bytes.to_vec() });
         drop(outbox);
         drop(fences);
         if ring {

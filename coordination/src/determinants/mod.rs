@@ -35,13 +35,13 @@ pub use clock_readings::{CLOCKS, ClockReadings, Readings, Ticks};
 pub use codec::{CodecError, decode, encode};
 pub use fence::Fence;
 pub use log::{BatchAck, DeterminantBatch, DeterminantLog, DeterminantRecord, ReplicaId};
-pub use piggyback::Piggybacked;
+pub use piggyback::{Piggybacked, PiggybackedPlaces};
 pub use program_time::{ProgramTime, TimeReading};
 pub use random_stream::RandomStream;
 pub use replay_decisions::{Divergence, Numbered, OF_ANOTHER, ReplayDecision, ReplayDecisions};
 pub use replays_end::{ReplayQuestion, ReplayStep, ReplaysEnd};
 pub use replica::{BatchRefused, DeterminantReplica, choose_history};
-pub use set_order::SetOrder;
+pub use set_order::{Received, SetOrder};
 
 use core::fmt;
 use rustbtl_fragments::ids::{CommRank, ContextId, MessageName, PeerId, ReceiveName};

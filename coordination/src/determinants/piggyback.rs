@@ -23,6 +23,17 @@ pub struct Piggybacked {
     pub entries: Vec<Option<(PeerId, Numbered)>>,
 }
 
+/// The same without its content, which whoever received it keeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PiggybackedPlaces {
+    /// Whose.
+    pub set: SetId,
+    /// Of which incarnation of the set.
+    pub incarnation: Incarnation,
+    /// The place after the last. Those before the first were stable, or the receiver has them.
+    pub upto: u64,
+}
+
 /// Begin: entries for the places from `from` on follow.
 pub fn begin(out: &mut Vec<u8>, set: SetId, incarnation: Incarnation, from: u64) {
     for number in [u64::from(set.0), u64::from(incarnation.0), from] {
@@ -38,6 +49,12 @@ pub fn append(out: &mut Vec<u8>, rank: PeerId, numbered: &Numbered) {
 }
 
 impl Piggybacked {
+    /// Without its content.
+    pub fn places(&self) -> PiggybackedPlaces {
+        let (set, incarnation, upto) = (self.set, self.incarnation, self.upto());
+        PiggybackedPlaces { set, incarnation, upto }
+    }
+
     /// The place after the last.
     pub fn upto(&self) -> u64 {
         self.from + self.entries.len() as u64

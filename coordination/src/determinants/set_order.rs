@@ -13,13 +13,25 @@
 //!   is reported to go so far, and of a place that another set reports to hold something of its own
 //!   ([`Piggybacked`] without an entry) the same is true: it reports so at a later place of its
 //!   own.
+//! * O5 That is also so where it is only said which places were piggybacked, not what is in them
+//!   (docs/adr/0032): the content comes from the set itself, or, if that fails, from whoever
+//!   received it, and takes the place of what was said.
 
 use super::Determinant;
 use super::log::{DeterminantLog, DeterminantRecord};
-use super::piggyback::Piggybacked;
+use super::piggyback::{Piggybacked, PiggybackedPlaces};
 use super::replay_decisions::Numbered;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use std::collections::BTreeMap;
+
+/// What was piggybacked to a set and is at a place of its order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Received {
+    /// With its content.
+    Content(Piggybacked),
+    /// Without.
+    Places(PiggybackedPlaces),
+}
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -29,7 +41,7 @@ pub struct SetOrder {
     /// Came before others that have a place before theirs. None: nothing that is replayed.
     early: BTreeMap<u64, Option<(PeerId, Numbered)>>,
     /// What was piggybacked to the set, by the places that hold it and do not count yet.
-    received: BTreeMap<u64, Piggybacked>,
+    received: BTreeMap<u64, Received>,
 }
 
 impl SetOrder {
@@ -66,8 +78,13 @@ impl SetOrder {
         records: impl IntoIterator<Item = (u64, Determinant)>,
     ) {
         for (number, (at, determinant)) in (first..).zip(records) {
-            self.put(at, Some((rank, Numbered { number, determinant })));
+            self.add_own(rank, number, at, determinant);
         }
+    }
+
+    /// A rank of the set has recorded this determinant, its `number`-th, at this place.
+    pub fn add_own(&mut self, rank: PeerId, number: u64, at: u64, determinant: Determinant) {
+        self.put(at, Some((rank, Numbered { number, determinant })));
         self.advance();
     }
 
@@ -75,25 +92,50 @@ impl SetOrder {
     /// [`Self::next_received`].
     pub fn add_received(&mut self, at: u64, piggybacked: Piggybacked) {
         if at >= self.next() {
-            self.received.entry(at).or_insert(piggybacked);
+            let held = self.received.entry(at);
+            let held = held.or_insert_with(|| Received::Places(piggybacked.places()));
+            if matches!(held, Received::Places(_)) {
+                // O5
+                *held = Received::Content(piggybacked);
+            }
         }
     }
 
-    /// What the next place holds, if that is all that it waits for: to be put into the order of the
-    /// set that it is of, if that is in that incarnation. After that ([`Self::skip`]) the place
-    /// counts (O4).
-    pub fn next_received(&mut self) -> Option<(u64, Piggybacked)> {
+    /// The same without its content.
+    pub fn add_received_places(&mut self, at: u64, places: PiggybackedPlaces) {
+        if at >= self.next() {
+            self.received.entry(at).or_insert(Received::Places(places));
+        }
+    }
+
+    /// What the next place holds, if that is all that it waits for. Content is to be put into the
+    /// order of the set that it is of, if that is in that incarnation; without it, that order has
+    /// to go so far already, or be that of a later incarnation. After that ([`Self::skip`]) the
+    /// place counts (O4, O5). Content is handed out once.
+    pub fn next_received(&mut self) -> Option<(u64, Received)> {
         let next = self.next();
         // Of those before it others have reported that they hold something.
         while let Some(first) = self.received.first_entry()
             && *first.key() <= next
         {
-            let (at, piggybacked) = first.remove_entry();
+            if *first.key() == next
+                && let Received::Places(places) = first.get()
+            {
+                return Some((next, Received::Places(*places)));
+            }
+            let (at, received) = first.remove_entry();
             if at == next {
-                return Some((next, piggybacked));
+                return Some((next, received));
             }
         }
         None
+    }
+
+    /// Does this order have what was piggybacked of it, or is that of an incarnation that is over?
+    /// What others have of one that is over was put into its order before its next one began.
+    pub fn has(&self, places: &PiggybackedPlaces) -> bool {
+        self.incarnation > places.incarnation
+            || self.incarnation == places.incarnation && self.next() >= places.upto
     }
 
     /// A place that holds what was piggybacked to the set: nothing that it replays.
@@ -210,7 +252,8 @@ mod tests {
         order.add_received(3, theirs(41));
         assert_eq!(order.next_received(), None);
         order.add_recorded(PeerId(2), 0, [(0, found(10)), (2, found(12))]);
-        assert_eq!((order.next(), order.next_received()), (1, Some((1, theirs(40)))), "not 3");
+        let content = Received::Content(theirs(40));
+        assert_eq!((order.next(), order.next_received()), (1, Some((1, content))), "not 3");
         assert_eq!(order.next_received(), None, "once");
         order.skip(1);
         assert_eq!(order.next(), 3);
@@ -219,5 +262,33 @@ mod tests {
         assert_eq!((order.next(), order.next_received()), (4, None));
         order.add_received(3, theirs(41));
         assert_eq!(order.next_received(), None, "sent again");
+    }
+
+    #[test]
+    fn o5_what_is_only_named_is_due_until_it_counts_and_content_takes_its_place() {
+        let theirs = Piggybacked { set: SetId(0), ..piggybacked(40, vec![entry(7, 40, 1)]) };
+        let (named, mut order) = (Received::Places(theirs.places()), order());
+        assert_eq!(theirs.places().upto, 41);
+        order.add_received_places(0, theirs.places());
+        order.add_received_places(1, theirs.places());
+        for _ in 0..2 {
+            assert_eq!(order.next_received(), Some((0, named.clone())));
+        }
+        order.skip(0);
+        order.add_received(1, theirs.clone());
+        order.add_received_places(1, theirs.places());
+        assert_eq!(order.next_received(), Some((1, Received::Content(theirs.clone()))));
+        order.skip(1);
+        order.add_received_places(1, theirs.places());
+        assert_eq!((order.next(), order.next_received()), (2, None), "it counts already");
+
+        let mut of = SetOrder::new(CURRENT, DeterminantLog::new(SetId(0), CURRENT, [], 0, 100));
+        let places = |upto| PiggybackedPlaces { upto, ..theirs.places() };
+        of.add_own(PeerId(7), 0, 0, found(1));
+        assert!(of.has(&places(1)) && !of.has(&places(2)));
+        let of_incarnation =
+            |number| PiggybackedPlaces { incarnation: Incarnation(number), ..places(9) };
+        assert!(of.has(&of_incarnation(0)), "it is over, and everything of it was here");
+        assert!(!of.has(&of_incarnation(2)), "it has not begun here");
     }
 }

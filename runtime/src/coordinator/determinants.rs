@@ -22,6 +22,7 @@
 pub(crate) mod fences;
 pub(crate) mod images;
 pub(crate) mod piggybacked;
+mod recorded;
 pub(crate) mod tables;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -85,11 +86,14 @@ struct SetState {
     stable_sent: u64,
     /// Ranks that wait until this place, their last one, is stable.
     waiting: BTreeMap<PeerId, u64>,
+    /// Sets whose next place waits for more of this order (`piggybacked`, 3).
+    waited_for_by: Vec<SetId>,
 }
 
 impl SetState {
     fn new(incarnation: Incarnation, log: DeterminantLog) -> Self {
-        Self { order: SetOrder::new(incarnation, log), stable_sent: 0, waiting: BTreeMap::new() }
+        let (order, waiting) = (SetOrder::new(incarnation, log), BTreeMap::new());
+        Self { order, stable_sent: 0, waiting, waited_for_by: Vec::new() }
     }
 
     /// What it has of places from `from` on, for a coordinator after a failover. Places without a
@@ -131,6 +135,8 @@ pub struct Determinants {
     resumed: bool,
     /// Of several messages that are handled together: sets in whose orders there is something new.
     unsettled: Option<BTreeSet<SetId>>,
+    /// Sets to be looked at with the next ones: what they waited for is another incarnation's.
+    released: Vec<SetId>,
     /// What the orders of these sets have from these places on is to be persisted.
     unpersisted: BTreeMap<SetId, u64>,
     /// `Persist` and `PersistAll`: done before everything else (3).
@@ -289,27 +295,6 @@ impl Determinants {
         self.out.push(Out::Log(event));
     }
 
-    fn recorded(&mut self, rank: PeerId, incarnation: Incarnation, from: u64, bytes: &[u8]) {
-        let Some(known) = self.ranks.get(&rank).copied() else { return };
-        if known.incarnation != incarnation {
-            return;
-        }
-        let records = match rank_batch::read(bytes) {
-            Ok(records) => records,
-            Err(error) => return self.protocol_error(rank, &error.to_string()),
-        };
-        self.open(known.set, incarnation);
-        let Some(of) = self.sets.get_mut(&known.set) else { return };
-        if of.order.incarnation() != incarnation {
-            return;
-        }
-        let (before, last) = (of.order.next(), records.last().map(|(at, _)| *at));
-        of.order.add_recorded(rank, from, records);
-        of.waits(rank, last);
-        self.persist_new(known.set, before);
-        self.settle(known.set);
-    }
-
     /// Several messages at once: what they bring is put where it belongs when all are here.
     pub fn handle_all<'a>(&mut self, agent: u64, messages: impl IntoIterator<Item = &'a FromNode>) {
         self.unsettled = Some(BTreeSet::new());
@@ -370,11 +355,13 @@ impl Determinants {
         let log = DeterminantLog::new(set, incarnation, past, self.replicas, BATCH_RECORDS_MAX);
         // Of what the order was before.
         self.persist_gathered();
-        self.sets.insert(set, SetState::new(incarnation, log));
+        let before = self.sets.insert(set, SetState::new(incarnation, log));
         if self.does_persist {
             self.persist_all(set);
         }
         self.choose_replicas(set);
+        // They may have all of the incarnation that is over, which was here.
+        self.released.extend(before.into_iter().flat_map(|before| before.waited_for_by));
     }
 
     /// From now on everything is persisted for a failover.
@@ -574,5 +561,6 @@ impl Determinants {
     /// After the messages of [`Self::replay`] are sent: replicate what is inherited.
     pub fn replayed(&mut self, set: SetId) {
         self.flush(set);
+        self.settle_all(Vec::new());
     }
 }

@@ -107,6 +107,8 @@ pub enum Planted {
     PiggybackNotStored,
     /// The coordinator does not give a set what others send of it.
     PiggybackUnmerged,
+    /// A place of which only the places that it holds are named counts before those are here.
+    NamedPlacesCount,
     /// A frame goes alone although it depends on what its receiver does not have.
     PiggybackForgotten,
     /// Places that hold what the receiver has piggybacked are left out.
@@ -310,13 +312,19 @@ pub enum Tier {
     Replay,
     /// The same, with piggybacked determinants; the coordinator is slow, and sets fail together.
     Piggyback,
-    /// One of these two, with one-sided communication.
+    /// The same, where much of what a failed set has piggybacked is read late, after the fence
+    /// around it was answered: the coordinator is quick, and sets fail often.
+    Fences,
+    /// One of Replay and Piggyback, with one-sided communication.
     Windows,
 }
 
 impl Options {
     /// The run of a seed.
     pub fn of(tier: Tier, seed: u64) -> Self {
+        if tier == Tier::Fences {
+            return Self::of(Tier::Piggyback, seed).with_late_frames();
+        }
         let mut prng = Prng::new(seed).fork(1);
         let faults = tier != Tier::Calm;
         let windows = tier == Tier::Windows;
@@ -329,7 +337,7 @@ impl Options {
             Tier::Resets | Tier::Failures => (ranks - 1).min(3),
             Tier::Windows if piggyback => (ranks / 2).clamp(1, 2),
             Tier::Replay | Tier::Windows => (ranks - u32::from(prng.chance(90))).clamp(1, 3),
-            Tier::Piggyback => (ranks / 2).clamp(1, 2),
+            Tier::Piggyback | Tier::Fences => (ranks / 2).clamp(1, 2),
             Tier::Calm | Tier::Checkpoints => ranks,
         };
         let size = prng.from_to(1, u64::from(size_max));
@@ -403,6 +411,15 @@ impl Options {
             part_bytes_max: Prng::new(seed).fork(15).pick(&[32, 80, 1 << 20]),
             planted: None,
         }
+    }
+
+    /// Frames leave at once and wait to be read, and what they piggyback fits into slots. Nothing
+    /// else than failures goes wrong.
+    fn with_late_frames(self) -> Self {
+        let calm = Self { resets: 0, restarts: 0, acknowledges: None, suspends: None, ..self };
+        let at_once = Self { room_bytes: 100_000, refusals: 0, partial: false, ..calm };
+        let short = Self { eager_bytes_max: [200; 2], bytes_max: 100, reads: false, ..at_once };
+        Self { wild: true, failures: 8, determinant_rate: 20, ..short }
     }
 
     /// The same program without faults.

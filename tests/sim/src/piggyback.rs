@@ -6,8 +6,8 @@ use crate::network::is;
 use crate::options::Planted;
 use crate::world::World;
 use rustbtl_coordination::determinants::{
-    Determinant, DeterminantLog, DeterminantRecord, Fence, Numbered, Piggybacked, SetOrder,
-    piggyback,
+    Determinant, DeterminantLog, DeterminantRecord, Fence, Numbered, Piggybacked,
+    PiggybackedPlaces, Received, SetOrder, piggyback,
 };
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::send_gate::{Marks, Recorded};
@@ -43,6 +43,8 @@ pub enum Item {
     Own(u64, u64, Determinant),
     /// The place of what was piggybacked.
     Piggybacked(u64, Vec<u8>),
+    /// The same without its content.
+    Named(u64, PiggybackedPlaces),
 }
 
 /// One process's share.
@@ -50,6 +52,8 @@ pub struct PiggybackShare {
     shared: Rc<RefCell<Shared>>,
     /// Recorded, not sent.
     outbox: VecDeque<Item>,
+    /// What was only named to the coordinator.
+    named: Vec<(u64, Vec<u8>)>,
     /// Sets whose incarnations before these are over.
     fences: BTreeMap<u32, Incarnation>,
     /// Of an incarnation of a set everything before this place is stored here.
@@ -138,6 +142,31 @@ impl PiggybackShare {
         self.outbox.push_back(Item::Piggybacked(at, bytes.to_vec()));
         Some(())
     }
+
+    /// What is sent to the coordinator now. Of what was piggybacked only places are `named`, or
+    /// everything is sent that is not known to be stable.
+    fn flush(&mut self, named: bool) -> Vec<Item> {
+        let mut items = Vec::new();
+        let stable = self.shared.borrow().stable;
+        if !named {
+            let before = core::mem::take(&mut self.named);
+            let before = before.into_iter().filter(|(at, _)| *at >= stable);
+            items.extend(before.map(|(at, bytes)| Item::Piggybacked(at, bytes)));
+        }
+        for item in self.outbox.drain(..) {
+            match item {
+                Item::Piggybacked(at, bytes) if named => {
+                    let Ok(piggybacked) = Piggybacked::decode(&bytes) else {
+                        panic!("it was read before")
+                    };
+                    items.push(Item::Named(at, piggybacked.places()));
+                    self.named.push((at, bytes));
+                }
+                item => items.push(item),
+            }
+        }
+        items
+    }
 }
 
 /// A rank's answer to a fence: of which set, before which incarnation, and how far its own had
@@ -160,8 +189,9 @@ pub struct PiggybackWorld {
     /// How far their sets had recorded when snapshots were taken.
     snapshots: BTreeMap<(usize, u64), (Incarnation, u64)>,
     /// Frames of failed sets that piggybacked something, sets that failed while they were asked,
-    /// snapshots that had to wait.
-    pub met: [u64; 3],
+    /// snapshots that had to wait, places that were only named and waited for another set, contents
+    /// of such places that a fence asked for.
+    pub met: [u64; 5],
 }
 
 impl World {
@@ -214,6 +244,7 @@ impl World {
             self.processes[rank].host.share = Some(PiggybackShare {
                 shared: Rc::clone(&shared),
                 outbox: VecDeque::new(),
+                named: Vec::new(),
                 fences: BTreeMap::new(),
                 known: BTreeMap::new(),
                 planted: self.shared.options.planted,
@@ -228,11 +259,10 @@ impl World {
         let set = self.shared.options.sets[rank];
         let alive = !self.faults.has_failed(set);
         match self.prng.below(8) {
+            // Most often nobody waits, and only places are named.
             0 | 1 if alive => {
-                let Some(share) = &mut self.processes[rank].host.share else { return };
-                let incarnation = share.shared.borrow().incarnation;
-                let items = share.outbox.drain(..).map(|item| (incarnation, item));
-                self.piggyback.mail.entry(rank).or_default().extend(items);
+                let named = self.prng.chance(75);
+                self.flush_share(rank, named);
             }
             2 | 3 => self.coordinator_reads(rank),
             4 => {
@@ -264,6 +294,15 @@ impl World {
         }
     }
 
+    fn flush_share(&mut self, rank: usize, named: bool) -> usize {
+        let Some(share) = &mut self.processes[rank].host.share else { return 0 };
+        let incarnation = share.shared.borrow().incarnation;
+        let before = share.named.len();
+        let items = share.flush(named).into_iter().map(|item| (incarnation, item));
+        self.piggyback.mail.entry(rank).or_default().extend(items);
+        before
+    }
+
     fn coordinator_reads(&mut self, rank: usize) {
         let mail = self.piggyback.mail.get_mut(&rank).and_then(VecDeque::pop_front);
         let Some((incarnation, item)) = mail else { return };
@@ -285,19 +324,46 @@ impl World {
                     order.add_received(at, piggybacked);
                 }
             }
+            Item::Named(at, places) => {
+                if let Some(order) = orders.get_mut(&set) {
+                    order.add_received_places(at, places);
+                }
+            }
         }
         // What one order has got may be all that a place of another waits for.
-        while let Some((set, at, piggybacked)) = self.due() {
-            self.merge(set, at, piggybacked);
-        }
+        while self.merge_due() {}
         self.send_stable(set);
     }
 
-    fn due(&mut self) -> Option<(u32, u64, Piggybacked)> {
-        self.piggyback.orders.iter_mut().find_map(|(&set, order)| {
-            let (at, piggybacked) = order.next_received()?;
-            Some((set, at, piggybacked))
-        })
+    /// A next place of some order counts, if there is one that waits for nothing else.
+    fn merge_due(&mut self) -> bool {
+        for set in self.piggyback.orders.keys().copied().collect::<Vec<_>>() {
+            let order = self.piggyback.orders.get_mut(&set);
+            let Some((at, received)) = order.and_then(SetOrder::next_received) else { continue };
+            match received {
+                Received::Content(piggybacked) => self.merge(set, at, piggybacked),
+                Received::Places(places) if self.has(&places) => self.place_counts(set, at),
+                Received::Places(_) => {
+                    self.piggyback.met[3] += 1;
+                    continue;
+                }
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Is what these places hold in the order of the set that they are of?
+    fn has(&self, places: &PiggybackedPlaces) -> bool {
+        self.piggyback.orders[&places.set.0].has(places)
+            || self.shared.options.planted == Some(Planted::NamedPlacesCount)
+    }
+
+    fn place_counts(&mut self, set: u32, at: u64) {
+        if let Some(order) = self.piggyback.orders.get_mut(&set) {
+            order.skip(at);
+        }
+        self.send_stable(set);
     }
 
     /// What was piggybacked to a set goes into the order of the set that it is of; then its place
@@ -309,11 +375,8 @@ impl World {
         {
             order.add_piggybacked(piggybacked);
         }
-        if let Some(order) = self.piggyback.orders.get_mut(&set) {
-            order.skip(at);
-        }
         self.send_stable(of);
-        self.send_stable(set);
+        self.place_counts(set, at);
     }
 
     fn send_stable(&mut self, set: u32) {
@@ -332,12 +395,17 @@ impl World {
         let asking: Vec<(u32, Incarnation)> =
             self.piggyback.fences.iter().filter(asks).map(|(&set, f)| (set, f.before())).collect();
         let Some(share) = &mut self.processes[rank].host.share else { return };
+        if asking.is_empty() {
+            return;
+        }
         for (of, before) in asking {
             share.fences.insert(of, before);
             let shared = share.shared.borrow();
             let answer = (of, before, shared.incarnation, shared.recorded);
             self.piggyback.answers.entry(rank).or_default().push_back(answer);
         }
+        // The failed set does not send any more what is in places that were named.
+        self.piggyback.met[4] += self.flush_share(rank, false) as u64;
     }
 
     /// A set whose frames are just bringing determinants to others.
@@ -381,6 +449,7 @@ impl World {
         for &rank in &members {
             if let Some(share) = &mut self.processes[rank].host.share {
                 share.outbox.clear();
+                share.named.clear();
             }
             // What it has sent may still arrive, or a part of it.
             if let Some(mail) = self.piggyback.mail.get_mut(&rank)

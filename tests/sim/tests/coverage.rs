@@ -110,12 +110,12 @@ fn seeds_of_replay_meet_what_they_are_for() {
 
 #[test]
 fn seeds_of_piggyback_meet_what_they_are_for() {
-    let mut all = [0; 10];
+    let mut all = [0; 12];
     for seed in 1_000_000..1_000_600 {
         let report = run(&Options::of(Tier::Piggyback, seed));
         let d = report.determinants;
         let [set_checkpoints, global_checkpoints] = report.checkpoints.complete;
-        let [late_frames, failed_while_asked, waited] = d.met;
+        let [late_frames, failed_while_asked, waited, named, asked_for] = d.met;
         for (total, count) in all.iter_mut().zip([
             d.replays,
             d.differed,
@@ -125,6 +125,8 @@ fn seeds_of_piggyback_meet_what_they_are_for() {
             late_frames,
             failed_while_asked,
             waited,
+            named,
+            asked_for,
             set_checkpoints,
             global_checkpoints,
         ]) {
@@ -134,8 +136,22 @@ fn seeds_of_piggyback_meet_what_they_are_for() {
     eprintln!(
         "replays, sends that nobody had seen and that differed, frames of piggybacked \
          determinants, of them refused, frames that needed none, of failed sets, sets that \
-         failed while they were asked, snapshots that had to wait, checkpoints of sets and of all: \
-         {all:?}"
+         failed while they were asked, snapshots that had to wait, looks at places without \
+         content that had to wait, such places when a fence asked, checkpoints of sets and of \
+         all: {all:?}"
     );
     assert!(all.iter().all(|&count| count > 20), "{all:?}");
+}
+
+#[test]
+fn seeds_of_fences_meet_frames_that_are_read_after_the_answer() {
+    let [mut late, mut refused, mut asked_for] = [0; 3];
+    for seed in 0..400 {
+        let d = run(&Options::of(Tier::Fences, seed)).determinants;
+        late += d.met[0];
+        refused += d.refused_piggybacks;
+        asked_for += d.met[4];
+    }
+    eprintln!("frames of failed sets {late}, refused {refused}, contents asked for {asked_for}");
+    assert!(late > 100 && refused > 50 && asked_for > 100, "{late} {refused} {asked_for}");
 }

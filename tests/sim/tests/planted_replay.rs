@@ -21,14 +21,15 @@ fn planted_bugs_of_replay_are_caught() {
         (Planted::ComparisonForgotten, Tier::Failures, 0, 2000),
         (Planted::IncarnationIgnored, Tier::Replay, 1, 2000),
         (Planted::SnapshotWhileReplaying, Tier::Replay, 1271, 2000),
-        (Planted::PiggybackRelayed, Tier::Piggyback, 4559, 10000),
-        (Planted::PiggybackNotStored, Tier::Piggyback, 619, 10000),
-        (Planted::PiggybackUnmerged, Tier::Piggyback, 619, 10000),
-        (Planted::PiggybackForgotten, Tier::Piggyback, 222, 10000),
-        (Planted::PlacesLeftOut, Tier::Piggyback, 546, 10000),
+        (Planted::PiggybackRelayed, Tier::Piggyback, 12838, 20000),
+        (Planted::PiggybackNotStored, Tier::Piggyback, 717, 10000),
+        (Planted::PiggybackUnmerged, Tier::Piggyback, 452, 10000),
+        (Planted::NamedPlacesCount, Tier::Piggyback, 2174, 10000),
+        (Planted::PiggybackForgotten, Tier::Piggyback, 717, 10000),
+        (Planted::PlacesLeftOut, Tier::Piggyback, 4572, 10000),
         (Planted::FenceSkipped, Tier::Piggyback, 32, 10000),
-        (Planted::FenceForgotten, Tier::Piggyback, 1318, 10000),
-        (Planted::SnapshotUnstable, Tier::Piggyback, 2286, 10000),
+        (Planted::FenceForgotten, Tier::Fences, 340, 10000),
+        (Planted::SnapshotUnstable, Tier::Piggyback, 436, 10000),
     ];
     all_caught(&plan);
 }

@@ -33,3 +33,8 @@ fn replay() {
 fn piggyback() {
     run_many(Tier::Piggyback, 2000);
 }
+
+#[test]
+fn fences() {
+    run_many(Tier::Fences, 2000);
+}

@@ -11,11 +11,17 @@
 //!    missing, and B failed, A's order would seem to have what it has not, and B would not be sent
 //!    it.
 //! 2. Of another incarnation than A's present one nothing is replayed: only the place counts.
+//! 3. Where nobody waits for the answer, B only says which places of A its place holds (ADR 0032):
+//!    A sends what is in them itself. The place counts when A's order goes so far. If A fails
+//!    before that, the fence has B send the content.
 
 use crate::coordinator::determinants::Determinants;
-use rustbtl_coordination::determinants::Piggybacked;
+use rustbtl_coordination::determinants::{Piggybacked, PiggybackedPlaces, Received};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::collections::BTreeSet;
+
+/// It never does.
+pub(super) const OWN_SET: &str = "its own set has piggybacked something to it";
 
 impl Determinants {
     /// A rank has recorded what was piggybacked to it.
@@ -35,9 +41,7 @@ impl Determinants {
         // until it fails itself. A damaged determinant of its own has the same effect.
         let piggybacked = match Piggybacked::decode(bytes) {
             Ok(piggybacked) if piggybacked.set != known.set => piggybacked,
-            Ok(_) => {
-                return self.protocol_error(rank, "its own set has piggybacked something to it");
-            }
+            Ok(_) => return self.protocol_error(rank, OWN_SET),
             Err(error) => return self.protocol_error(rank, &error.to_string()),
         };
         self.open(known.set, incarnation);
@@ -62,28 +66,56 @@ impl Determinants {
 
     /// The same for several.
     pub(super) fn settle_all(&mut self, mut todo: Vec<SetId>) {
+        todo.append(&mut self.released);
         if todo.is_empty() {
             return;
         }
         let mut changed = BTreeSet::new();
         while let Some(set) = todo.pop() {
             changed.insert(set);
-            while let Some((at, piggybacked)) =
+            while let Some((at, received)) =
                 self.sets.get_mut(&set).and_then(|of| of.order.next_received())
             {
-                let sender = piggybacked.set;
-                if self.merge(piggybacked) {
-                    todo.push(sender);
+                match received {
+                    Received::Places(places) if !self.has(&places) => {
+                        self.wait_for(set, &places);
+                        break;
+                    }
+                    Received::Places(_) => {}
+                    Received::Content(piggybacked) => {
+                        let sender = piggybacked.set;
+                        if self.merge(piggybacked) {
+                            todo.push(sender);
+                        }
+                    }
                 }
                 if let Some(of) = self.sets.get_mut(&set) {
                     of.order.skip(at);
                 }
                 self.persist_new(set, at);
             }
+            if let Some(of) = self.sets.get_mut(&set) {
+                todo.append(&mut of.waited_for_by);
+            }
         }
         changed.into_iter().for_each(|set| self.flush(set));
         self.check_fences();
         self.release_images();
+    }
+
+    /// Is what these places hold here (3)?
+    fn has(&self, places: &PiggybackedPlaces) -> bool {
+        self.sets.get(&places.set).is_some_and(|of| of.order.has(places))
+    }
+
+    /// The next place of this set waits until another order goes so far. If there is no such order
+    /// yet, or one of an incarnation before, it is looked at again when it begins.
+    fn wait_for(&mut self, set: SetId, places: &PiggybackedPlaces) {
+        match self.sets.get_mut(&places.set) {
+            Some(of) if !of.waited_for_by.contains(&set) => of.waited_for_by.push(set),
+            Some(_) => {}
+            None => self.released.push(set),
+        }
     }
 
     /// True: more of the order of the set that sent it is here.

@@ -1,7 +1,7 @@
 //! Before A is sent what it replays: what B has received of it.
 
 use crate::coordinator::determinants::tests::piggybacked::{
-    A, B, NEXT, persisting, piggybacked_at, places, replays,
+    A, B, NEXT, named_at, persisting, piggybacked_at, places, replays,
 };
 use crate::coordinator::determinants::tests::*;
 
@@ -64,6 +64,22 @@ fn it_waits_for_what_a_place_holds_though_the_failed_set_has_reported_that_there
     all.handle(10, &recorded(2, FIRST, 0, &[0]));
     assert_eq!(complete(&mut all), []);
     all.handle(10, &piggybacked_at(2, 1, &places(A, 0, &[Some((0, 0)), Some((0, 1))])));
+    assert_eq!(complete(&mut all), [(A, NEXT)]);
+    assert_eq!(replays(&mut all, A), (2, vec![2, 0]));
+}
+
+/// A would have sent it itself.
+#[test]
+fn it_waits_for_the_content_of_places_that_were_only_named() {
+    let theirs = places(A, 0, &[Some((0, 0)), Some((0, 1))]);
+    let mut all = persisting();
+    all.handle(10, &named_at(2, 0, &theirs));
+    all.handle(10, &recorded(0, FIRST, 0, &[0]));
+    all.fence(A, FIRST, NEXT, asked(&[2, 3]));
+    all.handle(10, &fenced(2, A, NEXT, 1));
+    all.handle(10, &fenced(3, A, NEXT, 1));
+    assert_eq!(complete(&mut all), []);
+    all.handle(10, &piggybacked_at(2, 0, &theirs));
     assert_eq!(complete(&mut all), [(A, NEXT)]);
     assert_eq!(replays(&mut all, A), (2, vec![2, 0]));
 }

@@ -1,7 +1,7 @@
 //! Set A (ranks 0 and 1) and set B (ranks 2 and 3), and what their messages piggyback.
 
 use crate::coordinator::determinants::tests::*;
-use rustbtl_coordination::determinants::Piggybacked;
+use rustbtl_coordination::determinants::{Piggybacked, PiggybackedPlaces};
 
 pub(super) const A: SetId = SET;
 pub(super) const B: SetId = SetId(2);
@@ -30,6 +30,18 @@ pub(super) fn places(set: SetId, from: u64, entries: &[Option<(u32, u64)>]) -> P
 /// `rank` has recorded at this place what was piggybacked to it.
 pub(super) fn piggybacked_at(rank: u32, at: u64, piggybacked: &Piggybacked) -> FromNode {
     let message = FromRank::Piggybacked { incarnation: FIRST, at, bytes: piggybacked.encode() };
+    FromNode::Rank { rank: PeerId(rank), message }
+}
+
+/// `rank` has recorded that at this place, and does not say what is in it.
+pub(super) fn named_at(rank: u32, at: u64, piggybacked: &Piggybacked) -> FromNode {
+    names_at(rank, at, &piggybacked.places())
+}
+
+fn names_at(rank: u32, at: u64, places: &PiggybackedPlaces) -> FromNode {
+    let mut bytes = Vec::new();
+    rank_batch::append_places(&mut bytes, at, places);
+    let message = FromRank::Determinants { incarnation: FIRST, from: 0, bytes };
     FromNode::Rank { rank: PeerId(rank), message }
 }
 
@@ -163,6 +175,86 @@ fn messages_that_are_handled_together_are_settled_and_persisted_once() {
 }
 
 #[test]
+fn a_place_whose_content_is_not_here_counts_when_the_set_it_is_of_has_sent_that() {
+    let theirs = places(A, 0, &[Some((0, 0)), Some((1, 0))]);
+    let mut all = persisting();
+    all.handle(10, &named_at(2, 0, &theirs));
+    all.handle(10, &recorded(2, FIRST, 0, &[1]));
+    all.take_out();
+    all.handle(10, &recorded(0, FIRST, 0, &[0]));
+    assert_eq!(steps(&all.take_out()), ["0 persisted to 1", "0 stable 1"], "not all of it");
+    all.handle(10, &recorded(1, FIRST, 0, &[1]));
+    let whole = ["0 persisted to 2 and 2 persisted to 2", "1 stable 2", "2 stable 2"];
+    assert_eq!(steps(&all.take_out()), whole);
+    // Its order may go so far already.
+    all.handle(10, &named_at(3, 2, &theirs));
+    assert_eq!(steps(&all.take_out()), ["2 persisted to 3", "3 stable 3"]);
+    // Nor does it matter who was first.
+    let mut all = persisting();
+    all.handle(10, &named_at(2, 0, &theirs));
+    all.handle(10, &piggybacked_at(2, 0, &theirs));
+    assert_eq!((all.next(A, FIRST), all.next(B, FIRST)), (Some(2), Some(1)));
+    let mut all = persisting();
+    all.handle(10, &piggybacked_at(2, 1, &theirs));
+    all.handle(10, &named_at(2, 1, &theirs));
+    all.handle(10, &recorded(2, FIRST, 0, &[0]));
+    assert_eq!((all.next(A, FIRST), all.next(B, FIRST)), (Some(2), Some(2)));
+    assert_eq!(replays(&mut all, A), (2, vec![1, 1]));
+}
+
+/// Each answers the other: every place waits for one of the other set.
+#[test]
+fn places_that_wait_for_each_other_in_turn_all_count() {
+    let rounds = 50;
+    let of = |rank: u32, set: SetId, from: u64| {
+        let mut bytes = Vec::new();
+        for round in 0..rounds {
+            rank_batch::append(&mut bytes, 2 * round, &determinant(round as u32));
+            let (incarnation, upto) = (FIRST, 2 * round + from);
+            let places = PiggybackedPlaces { set, incarnation, upto };
+            rank_batch::append_places(&mut bytes, 2 * round + 1, &places);
+        }
+        let message = FromRank::Determinants { incarnation: FIRST, from: 0, bytes };
+        FromNode::Rank { rank: PeerId(rank), message }
+    };
+    // Place 2n + 1 of A holds places of B to 2n + 1, and that of B places of A to 2n + 2.
+    let (first, second) = (of(0, B, 1), of(2, A, 2));
+    for order in [[&first, &second], [&second, &first]] {
+        let mut all = persisting();
+        all.handle_all(10, order);
+        assert_eq!((all.next(A, FIRST), all.next(B, FIRST)), (Some(100), Some(100)));
+        let mut all = persisting();
+        for message in order {
+            all.handle(10, message);
+        }
+        assert_eq!((all.next(A, FIRST), all.next(B, FIRST)), (Some(100), Some(100)));
+        assert_eq!(replays(&mut all, A), (50, vec![50, 0]));
+    }
+}
+
+#[test]
+fn a_place_whose_content_is_not_here_waits_for_an_order_that_has_not_begun() {
+    let theirs = places(A, 0, &[Some((0, 0))]);
+    let mut all = persisting();
+    all.handle(10, &named_at(2, 0, &theirs));
+    all.handle(10, &recorded(3, FIRST, 0, &[1]));
+    assert_eq!((all.next(A, FIRST), all.next(B, FIRST)), (None, Some(0)));
+    all.handle(10, &recorded(0, FIRST, 0, &[0]));
+    assert_eq!((all.next(A, FIRST), all.next(B, FIRST)), (Some(1), Some(2)));
+    // Of an incarnation that is over it has everything; of one that has not begun it waits.
+    assert_eq!(replays(&mut all, A), (1, vec![1, 0]));
+    all.replayed(A);
+    all.handle(10, &named_at(2, 2, &places(A, 0, &[None, None, None])));
+    assert_eq!(all.next(B, FIRST), Some(3));
+    let next = PiggybackedPlaces { set: A, incarnation: NEXT, upto: 2 };
+    all.handle(10, &names_at(2, 3, &next));
+    assert_eq!((all.next(A, NEXT), all.next(B, FIRST)), (Some(1), Some(3)));
+    all.handle(10, &hello(0, 0, NEXT));
+    all.handle(10, &recorded(0, NEXT, 1, &[1]));
+    assert_eq!((all.next(A, NEXT), all.next(B, FIRST)), (Some(2), Some(4)));
+}
+
+#[test]
 fn what_another_incarnation_has_piggybacked_is_not_replayed_and_its_place_counts() {
     let mut all = persisting();
     all.handle(10, &recorded(0, FIRST, 0, &[0]));
@@ -229,6 +321,12 @@ fn who_is_not_of_this_incarnation_or_sends_nonsense_changes_nothing() {
     let message = FromRank::Piggybacked { incarnation, at, bytes };
     assert!(all.handle(10, &FromNode::Rank { rank: PeerId(2), message }), "nobody else needs it");
     assert_eq!(all.take_out(), []);
+    let (bytes, nonsense) = (Vec::new(), names_at(2, 0, &places(B, 0, &[None]).places()));
+    let of_nobody = FromRank::Determinants { incarnation: NEXT, from: 0, bytes };
+    all.handle(10, &FromNode::Rank { rank: PeerId(2), message: of_nobody });
+    assert_eq!(all.take_out(), []);
+    all.handle(10, &nonsense);
+    assert!(matches!(&all.take_out()[..], [Out::Log(e)] if e["event"] == "protocol_error"));
     for bytes in [vec![1, 2], places(B, 0, &[Some((2, 0))]).encode()] {
         let message = FromRank::Piggybacked { incarnation: FIRST, at, bytes };
         all.handle(10, &FromNode::Rank { rank: PeerId(2), message });
