@@ -27,10 +27,10 @@ fn invariant_1_the_format_does_not_change_by_accident() {
     let table = [
         (
             hello().encode(),
-            "2100000006010100 030000000800000067120000020005000000302e312e30\
+            "2100000007010100 030000000800000067120000020005000000302e312e30\
              0200000002000000cafe",
         ),
-        (FromRank::Ready {}.encode(), "0000000006010200 "),
+        (FromRank::Ready {}.encode(), "0000000007010200 "),
         (
             FromRank::Frozen {
                 checkpoint: CheckpointId(7),
@@ -40,26 +40,26 @@ fn invariant_1_the_format_does_not_change_by_accident() {
                 pause_ns: 6,
             }
             .encode(),
-            "2200000006010400 0700000000000000010201000001000000090500000000000000\
+            "2200000007010400 0700000000000000010201000001000000090500000000000000\
              0600000000000000",
         ),
         (
             FromRank::ReplayPending { checkpoint: CheckpointId(7) }.encode(),
-            "0800000006011f00 0700000000000000",
+            "0800000007011f00 0700000000000000",
         ),
         (
             FromRank::LogNearlyFull { set: SetId(2), bytes: 258 }.encode(),
-            "0c00000006010b00 020000000201000000000000",
+            "0c00000007010b00 020000000201000000000000",
         ),
         (
             FromRank::Waited { sample: 3, waited_ns: 258, messages: 259 }.encode(),
-            "1400000006012f00 0300000002010000000000000301000000000000",
+            "1400000007012f00 0300000002010000000000000301000000000000",
         ),
-        (ToRank::ReportWaiting { sample: 3 }.encode(), "0400000006022e00 03000000"),
-        (FromRank::ReplayReported { number: 258 }.encode(), "0800000006013000 0201000000000000"),
+        (ToRank::ReportWaiting { sample: 3 }.encode(), "0400000007022e00 03000000"),
+        (FromRank::ReplayReported { number: 258 }.encode(), "0800000007013000 0201000000000000"),
         (
             ToRank::ReportReplay { number: 258, replay: true }.encode(),
-            "0900000006023000 020100000000000001",
+            "0900000007023000 020100000000000001",
         ),
         (
             ToRank::Begin {
@@ -69,11 +69,11 @@ fn invariant_1_the_format_does_not_change_by_accident() {
                 then_exit: true,
             }
             .encode(),
-            "1600000006020300 07000000000000000202000000020000000300000001",
+            "1600000007020300 07000000000000000202000000020000000300000001",
         ),
         (
             ToRank::Welcome { job: "j".into(), restarted_from: Some(CheckpointId(1)) }.encode(),
-            "0e00000006020100 010000006a010100000000000000",
+            "0e00000007020100 010000006a010100000000000000",
         ),
         (
             FromNode::Rank {
@@ -81,17 +81,17 @@ fn invariant_1_the_format_does_not_change_by_accident() {
                 message: FromRank::OutgoingStopped { checkpoint: CheckpointId(2) },
             }
             .encode(),
-            "0d00000006030300 01000000030200000000000000",
+            "0d00000007030300 01000000030200000000000000",
         ),
         (
             ToNode::Rank { rank: PeerId(1), message: ToRank::MayFinish {} }.encode(),
-            "0500000006040100 0100000009",
+            "0500000007040100 0100000009",
         ),
         (
             Request::Checkpoint { all: true, wait: false, then_exit: true }.encode(),
-            "0300000006050200 010001",
+            "0300000007050200 010001",
         ),
-        (Reply::Refused { reason: "no".into() }.encode(), "0600000006060400 020000006e6f"),
+        (Reply::Refused { reason: "no".into() }.encode(), "0600000007060400 020000006e6f"),
     ];
     for (frame, expected) in table {
         assert_eq!(hex(&frame.unwrap()), expected);
@@ -112,12 +112,12 @@ fn invariant_1_the_format_of_the_collective_clock_does_not_change_by_accident() 
     let table = [
         (
             FromClock::Counters { checkpoint, counters: vec![counter] }.encode(),
-            "34000000060b0100 0700000000000000010000000200000005000000ddccbbaa00000000\
+            "34000000070b0100 0700000000000000010000000200000005000000ddccbbaa00000000\
              030100000000000001000000000000000300000002000000",
         ),
         (
             FromClock::Raised { checkpoint, clock: 2, sequence: 258 }.encode(),
-            "14000000060b0200 0700000000000000020000000201000000000000",
+            "14000000070b0200 0700000000000000020000000201000000000000",
         ),
         (
             FromClock::State {
@@ -128,16 +128,16 @@ fn invariant_1_the_format_of_the_collective_clock_does_not_change_by_accident() 
                 waits_for: vec![PeerId(1), PeerId(258)],
             }
             .encode(),
-            "1d000000060b0300 0700000000000000030000000104000000020000000100000002010000",
+            "1d000000070b0300 0700000000000000030000000104000000020000000100000002010000",
         ),
-        (ToClock::Drain { checkpoint }.encode(), "08000000060c0100 0700000000000000"),
+        (ToClock::Drain { checkpoint }.encode(), "08000000070c0100 0700000000000000"),
         (
             ToClock::Raise { checkpoint, targets }.encode(),
-            "18000000060c0200 070000000000000001000000020000000201000000000000",
+            "18000000070c0200 070000000000000001000000020000000201000000000000",
         ),
         (
             ToClock::Lift { checkpoint, stop: 4 }.encode(),
-            "0c000000060c0300 070000000000000004000000",
+            "0c000000070c0300 070000000000000004000000",
         ),
     ];
     for (frame, expected) in table {
