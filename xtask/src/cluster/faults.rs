@@ -57,7 +57,7 @@ pub enum Moment {
 }
 
 /// Events at which something may break.
-const EVENTS: [&str; 21] = [
+const EVENTS: [&str; 22] = [
     "agent_gone",
     "network_cut",
     "network_restored",
@@ -79,6 +79,7 @@ const EVENTS: [&str; 21] = [
     "not_replayable",
     "logging_suspended",
     "logging_resumed",
+    "spare",
 ];
 
 /// `EVENT@K=WHO`: when an event is logged for the K-th time, somebody is killed.

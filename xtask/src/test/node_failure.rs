@@ -534,20 +534,24 @@ fn from_set_checkpoints() -> Result<()> {
     must_be_clean(&outcome)
 }
 
-/// mpirun releases nodes on which nothing of the job runs, and ends well without them.
+/// mpirun releases nodes on which nothing of the job runs, and ends well without them: one that is
+/// lost at once, and two that wait for ranks when they are.
 fn spare() -> Result<()> {
-    let scratch = Scratch::new("node-loss")?;
-    let known = RING.undisturbed((2, 1), &scratch)?;
-    let job = RING.job((2, 1), known.iterations, &scratch)?;
-    let job = workloads::protected(job, &workloads::checkpoint_folder(&scratch)?);
-    let broken = ["--spare", "2", "--kill-node", "2@0", "--kill-node", "3@0.2"];
-    let outcome = job.with(&broken).run()?;
-    for node in ["n2", "n3"] {
-        let killed = outcome.stderr.contains(&format!("killed node {node}"));
-        outcome.must(killed, "a node was not killed in time")?;
+    let known = RING.undisturbed((2, 1), &Scratch::new("node-loss")?)?;
+    let both = ["--kill-at-event", "spare@2=node:2", "--kill-at-event", "spare@2=node:3"];
+    let cases: [(&str, &[&str], usize); 2] = [("1", &["--kill-node", "2@0"], 0), ("2", &both, 2)];
+    for (spares, faults, waited) in cases {
+        let scratch = Scratch::new("node-loss")?;
+        let job = RING.job((2, 1), known.iterations, &scratch)?;
+        let job = job.with(&["--spare", spares]).with(faults);
+        let lost = |events: &str| events.matches("\"event\":\"node_lost\"").count() >= waited;
+        let outcome = local_storage::run_until(job, &scratch, lost)?;
+        let killed = outcome.stderr.matches("killed node n").count();
+        outcome.must(killed == waited.max(1), "not all nodes were killed")?;
+        RING.must_answer(&outcome, &scratch, &known.answer)?;
+        must_be_clean(&outcome)?;
     }
-    RING.must_answer(&outcome, &scratch, &known.answer)?;
-    must_be_clean(&outcome)
+    Ok(())
 }
 
 /// Without recovery there is still the restart of the whole job.
