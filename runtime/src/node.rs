@@ -11,9 +11,10 @@
 //! holds the lock; who gets the lock of a directory that was removed starts over. So a guardian
 //! always reaches an agent that serves it, not one that ends.
 
+mod lock_holder;
+
 use crate::os;
-use crate::settings;
-use crate::settings::Settings;
+use crate::settings::{self, FailureTimeout, Settings};
 use std::cell::Cell;
 use std::fs::{self, File};
 use std::io;
@@ -22,6 +23,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 /// How folders of restarts begin.
 const SHARED: &str = "shared-";
@@ -66,8 +68,9 @@ impl NodeDirectory {
         tmp.join(format!("rustbtl-{job}"))
     }
 
-    /// Finds or makes it, and locks it.
-    pub fn enter(path: &Path) -> io::Result<(Self, Locked)> {
+    /// Finds or makes it, and locks it. A guardian that has the lock and stays suspended is ended:
+    /// it is looked at so often.
+    pub fn enter(path: &Path, look: Duration) -> io::Result<(Self, Locked)> {
         for _ in 0..1000 {
             os::private_directory(path)?;
             let Some(handle) = unless_removed(open_directory(path))? else { continue };
@@ -76,7 +79,7 @@ impl NodeDirectory {
             options.create(true).truncate(false).write(true).mode(0o600);
             options.custom_flags(libc::O_NOFOLLOW);
             let Some(lock) = unless_removed(options.open(&lock_path))? else { continue };
-            os::lock(&lock, true)?;
+            lock_holder::lock(&lock, look, lock_holder::is_this_program)?;
             let Some(now) = unless_removed(fs::symlink_metadata(&lock_path))? else { continue };
             if now.ino() == lock.metadata()?.ino() {
                 return Ok((Self::at(path, handle), Locked(lock)));
@@ -92,7 +95,7 @@ impl NodeDirectory {
 
     /// The folder of a restart; whoever comes first makes it.
     pub fn shared_folder(path: &Path, restart: &str) -> io::Result<SharedFolder> {
-        let (_, _locked) = Self::enter(path)?;
+        let (_, _locked) = Self::enter(path, FailureTimeout::read(None).silence())?;
         let path = path.join(format!("{SHARED}{restart}"));
         os::private_directory(&path)?;
         let lock = open_directory(&path)?;
@@ -181,8 +184,9 @@ fn unless_removed<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 pub fn reach_agent(settings: &Settings) -> Result<UnixStream, String> {
     let path = NodeDirectory::path_for(&settings.tmp, &settings.job);
     let shown = path.display();
+    let look = settings.failure_timeout.silence();
     let (directory, _lock) =
-        NodeDirectory::enter(&path).map_err(|error| format!("using {shown}: {error}"))?;
+        NodeDirectory::enter(&path, look).map_err(|error| format!("using {shown}: {error}"))?;
     if let Ok(stream) = directory.connect() {
         return Ok(stream);
     }
@@ -215,23 +219,26 @@ fn start_agent(settings: &Settings, path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::thread;
-    use std::time::Duration;
+
+    const LOOK: Duration = Duration::from_secs(60);
 
     #[test]
     fn a_guardian_that_waits_for_the_lock_of_a_removed_directory_starts_over() {
         let path = std::env::temp_dir().join(format!("rustbtl-node-{}", std::process::id()));
-        let (first, lock) = NodeDirectory::enter(&path).unwrap();
+        let (first, lock) = NodeDirectory::enter(&path, LOOK).unwrap();
         assert!(!first.leave().unwrap(), "it is locked");
         let other = {
             let path = path.clone();
-            thread::spawn(move || NodeDirectory::enter(&path).map(|(d, _)| d.listen().map(drop)))
+            thread::spawn(move || {
+                NodeDirectory::enter(&path, LOOK).map(|(d, _)| d.listen().map(drop))
+            })
         };
         thread::sleep(Duration::from_millis(50));
         fs::remove_file(path.join("lock")).unwrap();
         fs::remove_dir(&path).unwrap();
         drop(lock);
         other.join().unwrap().unwrap().unwrap();
-        let (second, lock) = NodeDirectory::enter(&path).unwrap();
+        let (second, lock) = NodeDirectory::enter(&path, LOOK).unwrap();
         let _listener = second.listen().unwrap();
         drop(lock);
         assert!(second.leave().unwrap());
@@ -261,7 +268,7 @@ mod tests {
         let base = std::env::temp_dir().join(format!("rustbtl-long-{}", std::process::id()));
         let path = base.join("x".repeat(120));
         fs::create_dir(&base).unwrap();
-        let (directory, _lock) = NodeDirectory::enter(&path).unwrap();
+        let (directory, _lock) = NodeDirectory::enter(&path, LOOK).unwrap();
         let _listener = directory.listen().unwrap();
         directory.connect().unwrap();
         fs::remove_dir_all(&base).unwrap();
