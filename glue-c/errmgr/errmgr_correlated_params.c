@@ -46,6 +46,12 @@ bool mca_errmgr_correlated_may_recover(void)
     return p->recover && (is_given(p->checkpoint_dir) || mca_errmgr_correlated_keeps_local());
 }
 
+static bool is_selected(void)
+{
+    const char *vprotocol = mca_errmgr_correlated_params.vprotocol;
+    return NULL != vprotocol && 0 == strcmp("correlated", vprotocol);
+}
+
 /* Framework pml's selection list leaves out the PML "v", of which "correlated" is a part. */
 static bool selects_another_pml(void)
 {
@@ -66,15 +72,13 @@ static bool selects_another_pml(void)
 
 bool mca_errmgr_correlated_other_pml(void)
 {
-    const mca_errmgr_correlated_params_t *p = &mca_errmgr_correlated_params;
-    return NULL != p->vprotocol && 0 == strcmp("correlated", p->vprotocol) && p->recover
-           && selects_another_pml();
+    return is_selected() && mca_errmgr_correlated_params.recover && selects_another_pml();
 }
 
 bool mca_errmgr_correlated_wanted(void)
 {
     const mca_errmgr_correlated_params_t *p = &mca_errmgr_correlated_params;
-    if (NULL == p->vprotocol || 0 != strcmp("correlated", p->vprotocol) || selects_another_pml()) {
+    if (!is_selected() || selects_another_pml()) {
         return false;
     }
     /* Not by default as long as a job gains nothing from it. */
