@@ -247,9 +247,10 @@ impl Driver {
     /// sleep, and until which descriptors are readable. `None`: yield.
     #[inline]
     pub fn pause(&mut self) -> Option<Sleep> {
-        let ns = self.backoff.pause(now_ns(), thread_ns)?;
+        use crate::determinants::set_order;
+        let ns = self.backoff.pause(now_ns(), set_order::is_awaited(), thread_ns)?;
         // What frames wait for is in memory of the set, or at the coordinator's connection.
-        let is_held = crate::determinants::set_order::is_held();
+        let is_held = set_order::is_held();
         let ns = if is_held { SLEEP_MIN_NS } else { ns };
         Some(Sleep { descriptors: self.host.transports.wait_descriptors(), ns })
     }
