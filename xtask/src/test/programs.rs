@@ -32,20 +32,17 @@ struct Program {
 
 /// NWChem over ARMCI, which is over windows: Debian's package nwchem-openmpi.
 const NWCHEM: &str = "/usr/bin/nwchem.openmpi";
-/// Two water molecules: the geometry of least energy, by SCF.
-const WATERS: &str = "\
-start waters
+/// A water molecule: the geometry of least energy, by SCF.
+const WATER: &str = "\
+start water
 memory total 160 mb
 geometry units angstroms noautosym
-  O  0.000000  0.000000  0.117790
-  H  0.000000  0.755453 -0.471161
-  H  0.000000 -0.755453 -0.471161
-  O  0.000000  2.900000  0.117790
-  H  0.000000  3.655453 -0.471161
-  H  0.000000  2.144547 -0.471161
+  O  0.000  0.000  0.100
+  H  0.000  0.800 -0.500
+  H  0.000 -0.700 -0.500
 end
 basis
-  * library 6-31g
+  * library sto-3g
 end
 scf
   direct
@@ -230,9 +227,9 @@ fn energies(outcome: &Outcome) -> Result<Vec<f64>> {
 /// What fails is rolled back, nobody else; all energies are those of an undisturbed run.
 fn run_nwchem(fault: &[&str]) -> Result<()> {
     let scratch = Scratch::new("nwchem")?;
-    let input = scratch.0.join("waters.nw");
-    fs::write(&input, WATERS).context(|| input.display().to_string())?;
-    let mut job = TestJob::new(2, 2, &[NWCHEM, "waters.nw"]);
+    let input = scratch.0.join("water.nw");
+    fs::write(&input, WATER).context(|| input.display().to_string())?;
+    let mut job = TestJob::new(2, 2, &[NWCHEM, "water.nw"]);
     job.folder = scratch.0.clone();
     let known = energies(&job.run()?)?;
     let outcome = local_storage::plain(job, &scratch).with(fault).run()?;
