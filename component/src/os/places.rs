@@ -1,10 +1,10 @@
 //! Addresses for memory whose address the program may send to others (docs/adr/0037).
 //!
-//! The kernel chooses addresses by what else is mapped, and after a restore that is not what it was:
-//! transports, threads and buffers of ours are new. A program that sends the address of its window
-//! (ARMCI and Global Arrays do) would send another one in a replay. So these are the first free ones
-//! in a part of the address space that nobody else uses: they follow from what was taken and given
-//! back before, and that is in the image.
+//! The kernel chooses addresses by what else is mapped, and after a restore that is not what it
+//! was: transports, threads and buffers of ours are new. A program that sends the address of its
+//! window (ARMCI and Global Arrays do) would send another one in a replay. So these are the first
+//! free ones in a part of the address space that nobody else uses: they follow from what was taken
+//! and given back before, and that is in the image.
 
 use crate::os::OsError;
 use core::ops::Range;
