@@ -497,8 +497,8 @@ int32_t rustbtl_window_flush_local(uint32_t window, int32_t target);
 int32_t rustbtl_window_sync(uint32_t window);
 /* All ranks have made it. `shared`: NULL, or where each of `size` ranks' memory is mapped here. */
 void rustbtl_window_map(uint32_t window, uint8_t *const *shared, uint32_t size);
-/* Memory of a window that other ranks of the node may map; NULL: there is none. */
-uint8_t *rustbtl_window_memory_own(uint64_t bytes);
+/* Memory of a window. `is_for_all`: other ranks of the node may map it. NULL: there is none. */
+uint8_t *rustbtl_window_memory_own(uint64_t bytes, int32_t is_for_all);
 void rustbtl_window_memory_disown(uint8_t *memory);
 /* Memory of shared windows, in a directory: one rank makes it and tells the others its name; all
  * map it, then the name goes. `unmap` takes NULL. */

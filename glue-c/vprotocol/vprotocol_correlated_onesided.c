@@ -227,9 +227,9 @@ static int make_memory(mca_osc_correlated_window_t *window, void **base, size_t 
         }
         return rc;
     }
-    if (MPI_WIN_FLAVOR_ALLOCATE == window->flavor && 1 < window->size && 0 != size
-        && size <= mca_vprotocol_correlated_window_mapped_max) {
-        window->mapped = rustbtl_window_memory_own(size);
+    if (MPI_WIN_FLAVOR_ALLOCATE == window->flavor && 1 < window->size) {
+        bool is_for_all = 0 != size && size <= mca_vprotocol_correlated_window_mapped_max;
+        window->mapped = rustbtl_window_memory_own(size, is_for_all);
         if (NULL != window->mapped) {
             *base = window->mapped;
             return OMPI_SUCCESS;

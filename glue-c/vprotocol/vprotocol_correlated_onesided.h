@@ -21,7 +21,7 @@ typedef struct {
     uint32_t *units;
     uint64_t *counts; /* for fences */
     void *memory;     /* allocated here, or NULL */
-    uint8_t *mapped;  /* the same, where neighbours may map it */
+    uint8_t *mapped;  /* the same, at a place of its own */
     /* Shared windows: memory of all ranks. */
     uint8_t *attached; /* or NULL */
     size_t attached_bytes;

@@ -40,6 +40,9 @@ pub(crate) fn send_now(mut op: Op, comm: CommId, to: CommRank, tag: i32) -> bool
     driver.clock.end(begin);
     if !sent {
         driver.undo_action(tag);
+    } else if driver.holds_call(tag) {
+        drop(entered);
+        wait::wait_while_held(shared());
     }
     sent
 }
@@ -105,7 +108,11 @@ pub(crate) fn send_slow(
             LOG_FULL
         }
     };
+    let held = driver.holds_call(tag);
     shared.deliver(driver);
+    if held {
+        wait::wait_while_held(shared);
+    }
     code
 }
 
@@ -175,7 +182,12 @@ fn receive_slow_path(
     driver.update_slow_path();
     driver.host.push();
     let code = received_slow_path(&mut driver, outcome, &mut op);
+    let held = driver.holds_call(tag);
     shared().deliver(driver);
+    if held {
+        // What came before this action is told already: the program must not go by it now.
+        wait::wait_while_held(shared());
+    }
     code
 }
 

@@ -1,6 +1,6 @@
 //! Files in a memory file system, mapped shared.
 
-use crate::os::{OsError, errno, locks};
+use crate::os::{OsError, errno, locks, places};
 use core::ptr::NonNull;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -172,8 +172,8 @@ impl SharedMemory {
     }
 
     /// New memory without a name, of a size that nobody changes any more; it is there as long as
-    /// somebody has it open or mapped.
-    pub fn sealed(bytes: usize) -> Result<(Self, OwnedFd), OsError> {
+    /// somebody has it open or mapped. It is mapped at `place` if that is free.
+    pub fn sealed(bytes: usize, place: Option<usize>) -> Result<(Self, OwnedFd), OsError> {
         let on = || format!("memory of {bytes} bytes");
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: a C string.
@@ -191,7 +191,7 @@ impl SharedMemory {
         if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, SEALS) } != 0 {
             return Err(OsError::last("fcntl", on()));
         }
-        Ok((Self::map(&file, bytes, on)?, file))
+        Ok((Self::map_at(&file, bytes, place, on)?, file))
     }
 
     /// Such memory of another process of this user, which has it open.
@@ -231,20 +231,18 @@ impl SharedMemory {
     }
 
     fn map(file: &OwnedFd, bytes: usize, on: impl Fn() -> String) -> Result<Self, OsError> {
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let start = unsafe {
-            libc::mmap(
-                core::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        match NonNull::new(start.cast::<u8>()) {
-            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Ok(Self { start, bytes }),
-            _ => Err(OsError::last("mmap", on())),
+        Self::map_at(file, bytes, None, on)
+    }
+
+    fn map_at(
+        file: &OwnedFd,
+        bytes: usize,
+        place: Option<usize>,
+        on: impl Fn() -> String,
+    ) -> Result<Self, OsError> {
+        match places::map(place, bytes, Some(file.as_raw_fd())) {
+            Some(start) => Ok(Self { start, bytes }),
+            None => Err(OsError::last("mmap", on())),
         }
     }
 

@@ -9,6 +9,7 @@ pub mod interfaces;
 pub mod locks;
 pub mod mapping;
 pub mod memory;
+pub mod places;
 pub mod pmix;
 pub mod process;
 pub mod random;

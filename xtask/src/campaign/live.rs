@@ -1,12 +1,15 @@
 //! Live faults: programs, nodes and cables break at random moments of a job that goes on.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
 
 use super::draw::Chance;
 use super::incarnation;
 use super::programs::{Entry, Programs};
-use crate::error::{Failure, Result};
+use crate::error::{Context, Failure, Result, fail};
 use crate::test::scratch::Scratch;
 use crate::test::workloads::{self, Shape, Undisturbed, What};
 
@@ -26,9 +29,34 @@ const SHORTER: u64 = 40;
 pub struct KnownAnswers {
     whole: BTreeMap<(usize, Shape), Undisturbed>,
     shorter: BTreeMap<(usize, Shape), Undisturbed>,
+    /// Where `whole` is kept for a campaign in parts.
+    file: Option<PathBuf>,
 }
 
 impl KnownAnswers {
+    /// Those that an earlier part of the campaign has written to this file.
+    pub fn of_file(file: Option<PathBuf>) -> Result<KnownAnswers> {
+        let mut known = KnownAnswers::default();
+        if let Some(file) = file.as_ref().filter(|file| file.exists()) {
+            let text = fs::read_to_string(file).context(|| file.display().to_string())?;
+            for line in text.lines() {
+                let entry = serde_json::from_str(line).unwrap_or_default();
+                let Some((key, undisturbed)) = of_entry(&entry) else {
+                    fail!("{}: not an answer: {line}", file.display());
+                };
+                known.whole.insert(key, undisturbed);
+            }
+        }
+        known.file = file;
+        Ok(known)
+    }
+
+    fn write(&self) -> Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let lines = self.whole.iter().map(|(key, known)| format!("{}\n", entry_of(*key, known)));
+        fs::write(file, lines.collect::<String>()).context(|| file.display().to_string())
+    }
+
     /// What a program answers, which is number `index`.
     pub fn get(&mut self, index: usize, entry: Entry, shape: Shape) -> Result<Undisturbed> {
         if let Some(known) = self.whole.get(&(index, shape)) {
@@ -42,6 +70,7 @@ impl KnownAnswers {
             }
         };
         self.whole.insert((index, shape), known.clone());
+        self.write()?;
         Ok(known)
     }
 
@@ -58,6 +87,25 @@ impl KnownAnswers {
         self.shorter.insert((index, shape), known.clone());
         Ok(known)
     }
+}
+
+fn entry_of((program, (nodes, ppn)): (usize, Shape), known: &Undisturbed) -> Value {
+    let Undisturbed { iterations, answer, seconds } = known;
+    json!({
+        "program": program, "nodes": nodes, "ppn": ppn,
+        "iterations": iterations, "answer": answer, "seconds": seconds,
+    })
+}
+
+fn of_entry(entry: &Value) -> Option<((usize, Shape), Undisturbed)> {
+    let number = |name: &str| entry[name].as_u64();
+    let shape = (number("nodes")? as u32, number("ppn")? as u32);
+    let known = Undisturbed {
+        iterations: number("iterations")?,
+        answer: entry["answer"].as_str()?.to_owned(),
+        seconds: entry["seconds"].as_f64()?,
+    };
+    Some(((number("program")? as usize, shape), known))
 }
 
 /// What an undisturbed run of so many iterations answers.
@@ -89,11 +137,14 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Number `run` of the campaign with this seed.
-    pub fn draw(programs: Programs, seed: u64, run: u64) -> Plan {
+    /// Number `run` of the campaign with this seed, with at most so many ranks.
+    pub fn draw(programs: Programs, seed: u64, run: u64, ranks_max: u32) -> Plan {
         let mut chance = Chance::of(seed, run);
         let program = (run % programs.count() as u64) as usize;
-        let fits = |shape: &Shape| programs.get(program).ranks.contains(&(shape.0 * shape.1));
+        let fits = |shape: &Shape| {
+            let ranks = shape.0 * shape.1;
+            ranks <= ranks_max && programs.get(program).ranks.contains(&ranks)
+        };
         let fitting: Vec<Shape> = SHAPES.into_iter().filter(fits).collect();
         let shape = chance.pick(&fitting);
         // mpirun's own node has to live.
@@ -193,5 +244,42 @@ impl LiveRun {
         }
         program.must_answer(&outcome, scratch, &known.answer)?;
         outcome.must(!outcome.said().contains("still running"), "something was left behind")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_of_one_part_are_known_in_the_next() {
+        let scratch = Scratch::new("known").unwrap();
+        let file = Some(scratch.0.join("known"));
+        let mut one = KnownAnswers::of_file(file.clone()).unwrap();
+        let undisturbed =
+            |n: u64| Undisturbed { iterations: n, answer: format!("HASH \"{n}\""), seconds: 4.5 };
+        for n in [3, 4] {
+            one.whole.insert((n as usize, (2, n as u32)), undisturbed(n));
+        }
+        one.write().unwrap();
+        let two = KnownAnswers::of_file(file.clone()).unwrap();
+        assert_eq!(two.whole.len(), 2);
+        for (key, known) in &two.whole {
+            let wanted = undisturbed(key.0 as u64);
+            assert_eq!((key.1.1 as usize, &known.answer), (key.0, &wanted.answer));
+            assert_eq!(known.iterations, wanted.iterations);
+        }
+        fs::write(scratch.0.join("known"), "{}\n").unwrap();
+        assert!(KnownAnswers::of_file(file).is_err());
+    }
+
+    #[test]
+    fn with_few_ranks_there_is_a_shape_for_each_program() {
+        for programs in [Programs::Usual, Programs::OneSided, Programs::Collectives] {
+            for run in 0..200 {
+                let (nodes, ppn) = Plan::draw(programs, 3, run, 4).shape;
+                assert!(nodes * ppn <= 4);
+            }
+        }
     }
 }

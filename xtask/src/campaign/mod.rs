@@ -20,6 +20,9 @@ use draw::{PROGRAMS, Plan};
 use incarnation::{IncarnationRun, KnownRuns};
 use programs::Programs;
 
+/// Most ranks of a job.
+const RANKS_MAX: u32 = 6;
+
 /// The command line of `cargo xtask campaign`.
 #[derive(Args)]
 pub struct CampaignOptions {
@@ -48,6 +51,13 @@ pub struct CampaignOptions {
     /// The same to programs that do nothing but collectives
     #[arg(long, conflicts_with_all = ["checkpoints", "one_sided"])]
     collectives: bool,
+    /// With --live: at most so many ranks, for machines with few processors
+    #[arg(long, value_name = "N", default_value_t = RANKS_MAX, requires = "live",
+          value_parser = clap::value_parser!(u32).range(4..))]
+    ranks_max: u32,
+    /// With --live: what undisturbed runs have answered is kept in FILE, for a campaign in parts
+    #[arg(long, value_name = "FILE", requires = "live")]
+    known: Option<PathBuf>,
     /// Begin no run after so many minutes
     #[arg(long, value_name = "M")]
     minutes: Option<f64>,
@@ -74,7 +84,11 @@ impl CampaignOptions {
             Programs::OneSided => "--one-sided ",
             Programs::Collectives => "--collectives ",
         };
-        format!("{kind}{programs}")
+        let ranks = match self.ranks_max {
+            RANKS_MAX => String::new(),
+            ranks => format!("--ranks-max {ranks} "),
+        };
+        format!("{kind}{programs}{ranks}")
     }
 }
 
@@ -110,7 +124,7 @@ pub fn run(options: &CampaignOptions) -> Result<()> {
         fail!("--one-sided and --collectives want --live or --hostile");
     }
     let mut known = KnownRuns::default();
-    let mut known_live = live::KnownAnswers::default();
+    let mut known_live = live::KnownAnswers::of_file(options.known.clone())?;
     let mut sum = Sum::default();
     for number in options.first..options.first + options.runs {
         if end.is_some_and(|end| Instant::now() >= end) {
@@ -141,7 +155,7 @@ pub fn run(options: &CampaignOptions) -> Result<()> {
 }
 
 fn one_live(options: &CampaignOptions, number: u64, known: &mut live::KnownAnswers, sum: &mut Sum) {
-    let plan = live::Plan::draw(options.programs(), options.seed, number);
+    let plan = live::Plan::draw(options.programs(), options.seed, number, options.ranks_max);
     let name = plan.name();
     let start = Instant::now();
     let mut run = live::LiveRun::default();

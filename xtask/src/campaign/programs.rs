@@ -4,7 +4,7 @@ use super::draw::PROGRAMS;
 use crate::test::collectives_component::{self, COLLECTIVES};
 use crate::test::file_contents::{IN_C, IN_FORTRAN};
 use crate::test::one_sided_component::{
-    HALO, POLL, REGIONS, RING as FENCES, SETS, STORE, TABLE, THREADS, TRANSPOSE,
+    ADDRESSES, HALO, POLL, REGIONS, RING as FENCES, SETS, STORE, TABLE, THREADS, TRANSPOSE,
 };
 use crate::test::workloads::{HPCC, Program, RING};
 
@@ -12,7 +12,7 @@ use crate::test::workloads::{HPCC, Program, RING};
 const READERS: [Entry; 2] = [entry(&IN_C, &[2, 3, 4, 6]), entry(&IN_FORTRAN, &[2, 3, 4, 6])];
 
 /// Programs with windows: of every synchronization mode, kind of memory and thread level.
-const ONE_SIDED: [Entry; 10] = [
+const ONE_SIDED: [Entry; 11] = [
     entry(&FENCES, &[2, 3, 4, 6]),
     entry(&HALO, &[2, 3, 4, 6]),
     entry(&STORE, &[2, 3, 4, 6]),
@@ -24,6 +24,7 @@ const ONE_SIDED: [Entry; 10] = [
     // Memory of a window that two or three sets share.
     Entry { options: &["--mca", "vprotocol_correlated_sets", "core"], ..entry(&SETS, &[4, 6]) },
     entry(&THREADS, &[2, 3, 4]),
+    entry(&ADDRESSES, &[2, 3, 4, 6]),
 ];
 
 /// Programs that do little but collectives, of ours and over sets.

@@ -26,6 +26,8 @@ pub const HALO: Program = hash("a halo, post and start", "window_halo.c", 400);
 pub const STORE: Program = hash("a store of elements", "window_store.c", 60);
 /// Ranks that poll their windows by MPI_Win_sync.
 pub const POLL: Program = hash("a ring by polling", "window_poll.c", 400);
+/// Windows that come and go, and whose addresses are sent to all.
+pub const ADDRESSES: Program = hash("addresses of windows", "window_addresses.c", 200);
 /// Memory that is attached and detached.
 pub const REGIONS: Program = hash("a dynamic window", "window_regions.c", 400);
 /// Shared windows without data races.
@@ -96,7 +98,7 @@ const ALL_SETS: &[&str] = &[
     "2@1",
 ];
 
-const CASES: [Case; 22] = [
+const CASES: [Case; 24] = [
     Case { what: "fence", program: &WINDOW, shape: (2, 2), faults: RANK, sets: 1 },
     Case { what: "fence, six ranks", program: &WINDOW, shape: (2, 3), faults: RANK, sets: 1 },
     Case { what: "fence, a node", program: &WINDOW, shape: (3, 1), faults: NODE, sets: 1 },
@@ -116,6 +118,8 @@ const CASES: [Case; 22] = [
     Case { what: "shared memory", program: &SETS, shape: (2, 2), faults: RANK, sets: 1 },
     Case { what: "derived types", program: &TABLE, shape: (2, 2), faults: RANK, sets: 1 },
     Case { what: "derived types, a node", program: &TABLE, shape: (3, 1), faults: NODE, sets: 1 },
+    Case { what: "addresses", program: &ADDRESSES, shape: (2, 2), faults: RANK, sets: 1 },
+    Case { what: "addresses, a node", program: &ADDRESSES, shape: (3, 1), faults: NODE, sets: 1 },
     Case { what: "transpose", program: &TRANSPOSE, shape: (2, 2), faults: RANK, sets: 1 },
     Case {
         what: "after nonblocking ones",

@@ -1,10 +1,12 @@
 //! Programs that we did not write, unchanged, verified by their own checks.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::job::TestJob;
+use super::job::{Outcome, TestJob};
+use super::local_storage;
+use super::node_failure::must_be_clean;
 use super::scratch::Scratch;
 use super::summary::Tier;
 use super::workloads::SCALAPACK;
@@ -28,6 +30,28 @@ struct Program {
     code: i32,
 }
 
+/// NWChem over ARMCI, which is over windows: Debian's package nwchem-openmpi.
+const NWCHEM: &str = "/usr/bin/nwchem.openmpi";
+/// A water molecule: the geometry of least energy, by SCF.
+const WATER: &str = "\
+start water
+memory total 160 mb
+geometry units angstroms noautosym
+  O  0.000  0.000  0.100
+  H  0.000  0.800 -0.500
+  H  0.000 -0.700 -0.500
+end
+basis
+  * library sto-3g
+end
+scf
+  direct
+end
+task scf optimize
+";
+/// Sums are made in the order in which ranks come, so the last digits are not always the same.
+const SAME_ENERGY: f64 = 1e-6;
+
 /// Runs the tier.
 pub fn run(tier: &mut Tier) {
     for program in programs() {
@@ -36,6 +60,17 @@ pub fn run(tier: &mut Tier) {
         tier.check(&title, || try_program(&program));
     }
     tier.check("HPCC: 3 × 2, and exactly what leaves a node is logged", run_hpcc);
+    if Path::new(NWCHEM).is_file() {
+        for (what, fault) in [
+            ("a rank is killed", ["--kill-rank-after-checkpoint", "3@1"]),
+            ("a node is killed", ["--kill-node-after-checkpoint", "1@1"]),
+        ] {
+            let title = format!("NWChem: 2 × 2, {what}, only its set is rolled back");
+            tier.check(&title, || run_nwchem(&fault));
+        }
+    } else {
+        tier.skip("NWChem: the package nwchem-openmpi is not installed");
+    }
 }
 
 fn programs() -> Vec<Program> {
@@ -178,4 +213,34 @@ fn run_hpcc() -> Result<()> {
     compare.arg(paths::root().join("tests/programs/compare_traffic.py"));
     compare.args(["--counted", &counted, "--kinds", "EI", "--sets", "--report", "report.json"]);
     run::output(compare.current_dir(&scratch.0)).map(drop)
+}
+
+/// Energies of all steps on the way, in their order.
+fn energies(outcome: &Outcome) -> Result<Vec<f64>> {
+    let lines = outcome.stdout.lines().filter(|line| line.contains("Total SCF energy"));
+    let last = lines.filter_map(|line| line.split_whitespace().next_back()?.parse().ok());
+    let energies: Vec<f64> = last.collect();
+    outcome.must(outcome.code == 0 && energies.len() > 2, "NWChem did not end well")?;
+    Ok(energies)
+}
+
+/// What fails is rolled back, nobody else; all energies are those of an undisturbed run.
+fn run_nwchem(fault: &[&str]) -> Result<()> {
+    let scratch = Scratch::new("nwchem")?;
+    let input = scratch.0.join("water.nw");
+    fs::write(&input, WATER).context(|| input.display().to_string())?;
+    let mut job = TestJob::new(2, 2, &[NWCHEM, "water.nw"]);
+    job.folder = scratch.0.clone();
+    let known = energies(&job.run()?)?;
+    let outcome = local_storage::plain(job, &scratch).with(fault).run()?;
+    let found = energies(&outcome)?;
+    let same = known.len() == found.len()
+        && known.iter().zip(&found).all(|(a, b)| (a - b).abs() < SAME_ENERGY);
+    outcome.must(same, &format!("energies are {found:?}, should be {known:?}"))?;
+    must_be_clean(&outcome)?;
+    let events = local_storage::events(&scratch)?;
+    let replayed = local_storage::all_have_replayed(&events, 1);
+    outcome.must(replayed, "the set that failed was not rolled back")?;
+    let alone = local_storage::rolled_back(&events).len() == 1;
+    outcome.must(alone && !events.contains("\"global_rollback\""), "others were rolled back")
 }

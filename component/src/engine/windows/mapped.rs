@@ -1,6 +1,7 @@
-//! Memory of windows that neighbours map: what MPI_Win_allocate gives, up to a size.
+//! Memory of windows: what MPI_Win_allocate gives, at a place of its own, since programs send its
+//! address to others. Up to a size neighbours map it.
 //!
-//! It has no name in any file system: its owner keeps it open, and neighbours open it in /proc,
+//! That has no name in any file system: its owner keeps it open, and neighbours open it in /proc,
 //! once, while the window is made. In an image it is its owner's; a neighbour maps
 //! it again, without content (`FreezeOptions::elsewhere`). Whether both mean the same memory after
 //! that is not believed: the owner writes a mark behind its end, and a neighbour that does not find
@@ -8,6 +9,7 @@
 
 use crate::os::OsError;
 use crate::os::mapping::{SealedError, SharedMemory};
+use crate::os::places::{Places, PrivateMemory};
 use core::cell::Cell;
 use core::ops::Range;
 use core::ptr::null;
@@ -77,6 +79,11 @@ struct OfPeer {
 #[derive(Debug, Default)]
 pub struct MappedMemory {
     own: BTreeMap<usize, Own>,
+    /// That no neighbour maps.
+    private: BTreeMap<usize, PrivateMemory>,
+    places: Places,
+    /// Where the memory is for which a place was taken.
+    placed: BTreeMap<usize, usize>,
     peers: BTreeMap<(ContextId, PeerId), OfPeer>,
     /// The present mark of all own memory; 0: none was given yet.
     mark: u64,
@@ -95,19 +102,53 @@ pub struct LastMapped {
 }
 
 impl MappedMemory {
-    /// New memory of this process; its address.
+    /// New memory of this process, which neighbours may map; its address.
     pub fn make(&mut self, bytes: usize) -> Result<*mut u8, OsError> {
-        let (memory, file) = SharedMemory::sealed(all_bytes(bytes))?;
-        let start = memory.start().as_ptr();
-        let memory = Marked { memory, bytes };
-        memory.set_mark(self.mark());
-        self.own.insert(start.addr(), Own { memory, file: Some(file) });
-        Ok(start)
+        self.at_a_place(all_bytes(bytes), |this, place| {
+            let (memory, file) = SharedMemory::sealed(all_bytes(bytes), place)?;
+            let start = memory.start().as_ptr();
+            let memory = Marked { memory, bytes };
+            memory.set_mark(this.mark());
+            this.own.insert(start.addr(), Own { memory, file: Some(file) });
+            Ok(start)
+        })
+    }
+
+    /// The same for itself.
+    pub fn make_private(&mut self, bytes: usize) -> Result<*mut u8, OsError> {
+        // As much, since in a replay there may be no neighbours.
+        let bytes = all_bytes(bytes);
+        self.at_a_place(bytes, |this, place| {
+            let memory = PrivateMemory::new(place, bytes)?;
+            let start = memory.start().as_ptr();
+            this.private.insert(start.addr(), memory);
+            Ok(start)
+        })
+    }
+
+    fn at_a_place(
+        &mut self,
+        bytes: usize,
+        make: impl FnOnce(&mut Self, Option<usize>) -> Result<*mut u8, OsError>,
+    ) -> Result<*mut u8, OsError> {
+        let Some(place) = self.places.take(bytes) else { return make(self, None) };
+        let made = make(self, Some(place));
+        match &made {
+            Ok(start) => {
+                self.placed.insert(start.addr(), place);
+            }
+            Err(_) => self.places.give_back(place),
+        }
+        made
     }
 
     /// It is unmapped.
     pub fn drop_own(&mut self, start: *mut u8) {
         self.own.remove(&start.addr());
+        self.private.remove(&start.addr());
+        if let Some(place) = self.placed.remove(&start.addr()) {
+            self.places.give_back(place);
+        }
     }
 
     /// The mark of own memory.
@@ -302,5 +343,28 @@ mod tests {
         assert_eq!((other.delta(OF, 0), other.delta_again(OF, 0, &last)), (None, None));
         owner.drop_own(start);
         assert_eq!(owner.offer(start as u64), None);
+    }
+
+    #[test]
+    fn who_makes_and_drops_the_same_has_the_same_addresses() {
+        // As two processes, of which one has other things mapped.
+        let addresses = || {
+            let places = Places::within(0x3200_0000_0000..0x3300_0000_0000);
+            let mut memory = MappedMemory { places, ..MappedMemory::default() };
+            let mut made = Vec::new();
+            for k in 0..40 {
+                let bytes = 1000 * (k % 7);
+                made.push(if k % 3 == 0 { memory.make(bytes) } else { memory.make_private(bytes) });
+                if k % 5 == 4 {
+                    memory.drop_own(*made[k - 3].as_ref().expect("memory"));
+                }
+            }
+            made.into_iter().map(|made| made.expect("memory").addr()).collect::<Vec<_>>()
+        };
+        let first = addresses();
+        let _between = SharedMemory::sealed(1 << 20, None).expect("memory");
+        assert_eq!(first, addresses());
+        let apart: std::collections::BTreeSet<_> = first.iter().collect();
+        assert!(apart.len() < first.len(), "what is free is used again");
     }
 }

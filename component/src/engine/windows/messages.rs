@@ -41,6 +41,8 @@ pub fn lane_of(tag: i32) -> Lane {
 #[derive(Debug)]
 pub struct Message {
     operation: Operation,
+    /// Of one that comes: of no length before it is taken. It is not filled with zeros first, which
+    /// would cost as much as a copy.
     bytes: Vec<u8>,
     /// Of one that comes: its stream. `None`: it is sent.
     stream: Option<Stream>,
@@ -53,12 +55,11 @@ pub struct MessageRef(Op);
 
 impl MessageRef {
     /// Make a message; `None`: there is no memory (which does not happen).
-    fn new(bytes: Vec<u8>, stream: Option<Stream>) -> Option<Self> {
-        let mut bytes = bytes;
+    fn new(mut bytes: Vec<u8>, length: u64, stream: Option<Stream>) -> Option<Self> {
         let operation = Operation {
             state: STATE_PENDING,
             start: bytes.as_mut_ptr(),
-            bytes: bytes.len() as u64,
+            bytes: length,
             convertor: null_mut(),
             id: 0,
             received: 0,
@@ -74,12 +75,13 @@ impl MessageRef {
 
     /// One that is sent.
     pub fn to_send(bytes: Vec<u8>) -> Option<Self> {
-        Self::new(bytes, None)
+        let length = bytes.len() as u64;
+        Self::new(bytes, length, None)
     }
 
     /// Room for one that was announced.
     pub fn to_receive(stream: Stream, bytes: u64) -> Option<Self> {
-        Self::new(vec![0; bytes as usize], Some(stream))
+        Self::new(Vec::with_capacity(bytes as usize), bytes, Some(stream))
     }
 
     /// Of an operation of kind `OF_WINDOW`.
@@ -120,6 +122,16 @@ impl MessageRef {
     /// The engine has done with it, and nobody else has it.
     pub unsafe fn take(self) -> Vec<u8> {
         // SAFETY: made by `Box::into_raw`; the caller's promise.
-        unsafe { Box::from_raw(self.message()) }.bytes
+        let message = *unsafe { Box::from_raw(self.message()) };
+        let mut bytes = message.bytes;
+        if message.stream.is_some() && message.has_come {
+            // What did not come, of a message that was cut short, is zeros.
+            let (all, come) = (message.operation.bytes as usize, message.operation.received);
+            let come = all.min(come as usize);
+            // SAFETY: of this capacity; the engine has written so many bytes from its beginning on.
+            unsafe { bytes.set_len(come) };
+            bytes.resize(all, 0);
+        }
+        bytes
     }
 }

@@ -90,6 +90,8 @@ pub struct Windows {
     pub(crate) lock_waiters: bool,
     /// Memory that neighbours map, and theirs.
     pub(crate) mapped: MappedMemory,
+    /// The program is in a collective of ours, which is held at its end only.
+    pub(crate) in_collective: bool,
     /// Since there are windows; `None`: there are none.
     pub(crate) neighbours: Option<Neighbours>,
 }
@@ -107,6 +109,7 @@ impl Default for Windows {
             holds: false,
             lock_waiters: false,
             mapped: MappedMemory::default(),
+            in_collective: false,
             neighbours: None,
         }
     }

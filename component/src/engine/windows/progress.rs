@@ -120,6 +120,14 @@ impl Driver {
         }
     }
 
+    /// Does a replay hold the call that has done an action of this tag? All that was applied at its
+    /// tick was applied before the next action, and needs none.
+    #[inline]
+    pub(crate) fn holds_call(&self, tag: i32) -> bool {
+        let windows = &self.host.windows;
+        windows.holds && !windows.in_collective && acts(tag)
+    }
+
     /// Rule 3 of the replay.
     fn hold_completions(&mut self) {
         let holds = self.host.windows.rma.holds_completions();

@@ -101,11 +101,18 @@ pub unsafe extern "C" fn rustbtl_collective(
     let Some(&kind) = Kind::ALL.get(call.kind as usize) else { return FAILED };
     let (bytes, element) = (call.bytes, call.element.max(1));
     let of = Call { kind, size: group.size(), root: call.root, bytes, element };
+    let windows = SLOW_PATH.load(Ordering::Relaxed) & WINDOWS != 0;
+    if windows {
+        shared().enter().host.windows.in_collective = true;
+    }
     let outcome = match kind.longest_by() {
         _ if group.is_over_sets() => over(group, of, call),
         Some(by) => varying(group, of, by, call),
         None => inside(group, of, call),
     };
+    if windows {
+        shared().enter().host.windows.in_collective = false;
+    }
     if outcome != BELOW && SLOW_PATH.load(Ordering::Relaxed) & WINDOWS != 0 {
         // Rule 3 of a replay. Only now: others need what this member does in the call.
         wait::wait_while_held(shared());

@@ -14,6 +14,7 @@ use crate::engine::driver_state::Driver;
 use crate::engine::host::EngineHost;
 use crate::engine::shared::shared;
 use crate::ffi::table::ANY;
+use crate::progress::wait::wait_while_held;
 use rustbtl_fragments::ids::CommRank;
 use rustbtl_rma::error::RmaError;
 
@@ -60,7 +61,11 @@ fn call_after<T>(act: impl FnOnce(&mut Driver), call: impl FnOnce(&mut Driver) -
     act(&mut driver);
     let result = call(&mut driver);
     driver.progress_windows();
+    let held = driver.holds_call(ANY);
     shared.deliver(driver);
+    if held {
+        wait_while_held(shared);
+    }
     result
 }
 

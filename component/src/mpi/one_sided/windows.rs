@@ -78,14 +78,16 @@ fn map(window: ContextId, addresses: Option<&[*mut u8]>) {
     shared().enter().map_window(window, addresses);
 }
 
-/// Memory for a window that neighbours may map; null: there are none, or there is no memory.
+/// Memory for a window, which neighbours may map if `is_for_all` and there are any; null: there is
+/// none. Its address is the same in a replay (`os::places`).
 #[unsafe(no_mangle)]
-pub extern "C" fn rustbtl_window_memory_own(bytes: u64) -> *mut u8 {
+pub extern "C" fn rustbtl_window_memory_own(bytes: u64, is_for_all: i32) -> *mut u8 {
     let mut driver = shared().enter();
-    if !driver.has_neighbours() {
-        return core::ptr::null_mut();
-    }
-    driver.host.windows.mapped.make(bytes as usize).unwrap_or(core::ptr::null_mut())
+    let is_for_all = is_for_all != 0 && driver.has_neighbours();
+    let mapped = &mut driver.host.windows.mapped;
+    let shared = if is_for_all { mapped.make(bytes as usize).ok() } else { None };
+    let made = shared.or_else(|| mapped.make_private(bytes as usize).ok());
+    made.unwrap_or(core::ptr::null_mut())
 }
 
 /// It is not used any more.
