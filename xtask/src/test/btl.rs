@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use super::job::{Outcome, TestJob};
-use super::mpi::{self, Over};
+use super::mpi::{self, InTree, Over, OverBtl};
 use super::schedule::{Load, Task};
 use super::scratch::Scratch;
 use super::summary::Tier;
@@ -14,6 +14,8 @@ use crate::paths;
 
 /// ob1 over our BTL.
 pub const OPTIONS: [&str; 6] = ["--mca", "pml", "ob1", "--mca", "btl", "rustbtl,self"];
+/// Windows over osc/rdma, which uses the BTL's operations on memory; those that are shared over sm.
+pub const OSC_RDMA: [&str; 3] = ["--mca", "osc", "rdma,sm"];
 /// ob1 over what Open MPI chooses.
 const UNNAMED: [&str; 3] = ["--mca", "pml", "ob1"];
 
@@ -30,9 +32,21 @@ pub fn tasks(tasks: &mut Vec<Task<'_>>, needs: &'static [&'static str]) {
         let some = some.to_vec();
         let title = format!("the BTL: {} to {}", some[0], some[some.len() - 1]);
         tasks.push(Task::new(title, Load::Jobs, needs, move |tier| {
-            mpi::run_some(tier, &Over::Btl, |name| some.iter().any(|other| other == name));
+            let over = Over::Btl(OverBtl::default());
+            mpi::run_some(tier, &over, |name| some.iter().any(|other| other == name));
         }));
     }
+    tasks.push(Task::new("the BTL: osc/rdma", Load::Jobs, needs, |tier| {
+        let over = Over::Btl(OverBtl { one_sided: true, ..OverBtl::default() });
+        mpi::run_some(tier, &over, |name| OVER_OSC_RDMA.contains(&name));
+        tier.check("btl: osc/rdma has nothing else to use: 2 × 1", osc_rdma_without_it);
+        let (shape, options) = ((1, 3), [&OSC_RDMA[..], &NO_SINGLE_COPY].concat());
+        tier.check("btl: osc/rdma by messages alone: 1 × 3", || {
+            passes_as(shape, "rma_passive", &options)
+        });
+        let (shape, options) = ((2, 2), [&OSC_RDMA[..], &ENCRYPTED].concat());
+        tier.check("btl: osc/rdma, encrypted: 2 × 2", || passes_as(shape, "rma_active", &options));
+    }));
     tasks.push(Task::new("the BTL: choice, ways and losses", Load::Jobs, needs, run));
 }
 
@@ -78,6 +92,43 @@ fn must_pass(outcome: &Outcome) -> Result<()> {
 fn passes(shape: (u32, u32), options: &[&str]) -> Result<()> {
     must_pass(&job(shape)?.with(&OPTIONS).with(options).run()?)
 }
+
+fn passes_as((nodes, ppn): (u32, u32), program: &str, options: &[&str]) -> Result<()> {
+    let source = paths::root().join(format!("tests/mpi/{program}.c"));
+    let job = TestJob::new(nodes, ppn, &[mpi::compile(&source)?]);
+    must_pass(&job.with(&OPTIONS).with(options).run()?)
+}
+
+/// Stock has nothing that osc/rdma of 4.1 could use between nodes, and neither has the BTL then.
+fn osc_rdma_without_it() -> Result<()> {
+    let program = mpi::compile(&paths::root().join("tests/mpi/rma_active.c"))?;
+    let without = ["--mca", "osc", "rdma", "--mca", "btl_rustbtl_one_sided", "0"];
+    let outcome = TestJob::new(2, 1, &[program]).with(&OPTIONS).with(&without).run()?;
+    outcome.must(outcome.code != 0, "there should be no component for the window")
+}
+
+/// Over Debian 13's Open MPI 5.0, in a tree of its packages.
+pub fn run_over(tier: &mut Tier, tree: InTree<'_>) {
+    let over = Over::Btl(OverBtl { tree: Some(tree), one_sided: true });
+    mpi::run_some(tier, &over, |name| IN_PACKAGES.contains(&name));
+}
+
+/// Programs with windows that osc/rdma passes over the BTL.
+const OVER_OSC_RDMA: [&str; 3] = ["rma_active", "rma_passive", "rma_dynamic"];
+
+/// Programs that show the BTL in 5.0: all kinds of messages, threads, windows.
+const IN_PACKAGES: [&str; 10] = [
+    "ring",
+    "sizes",
+    "modes",
+    "datatypes_layouts",
+    "wildcards",
+    "coll_all",
+    "storm",
+    "threads_basic",
+    "rma_active",
+    "rma_passive",
+];
 
 fn not_opened() -> Result<()> {
     let outcome = job((1, 2))?.with(&UNNAMED).with(&VERBOSE).run()?;

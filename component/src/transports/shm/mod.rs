@@ -267,6 +267,23 @@ impl Shm {
         false
     }
 
+    /// A frame of a header of one word and a payload in two pieces, if the ring is in use and has
+    /// room. False: nothing has happened, `send` knows why.
+    #[inline(always)]
+    pub fn send_pieces(&mut self, to: PeerId, word: u64, first: &[u8], second: &[u8]) -> bool {
+        if let Some(slot) = self.slot(to)
+            && let Some(outgoing) = self.outgoing.get_mut(slot)
+            && outgoing.link == RingLink::Announced
+        {
+            self.row = 0;
+            if core::mem::take(&mut self.received) {
+                outgoing.ring.expect_waiting_consumer();
+            }
+            return outgoing.ring.try_push_pieces(word, first, second);
+        }
+        false
+    }
+
     /// The oldest frame of the ring that had the last one, which is the only one most often.
     /// `None`: `peek` knows more.
     #[inline(always)]
