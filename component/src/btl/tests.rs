@@ -1,10 +1,10 @@
 //! Two processes in one: they meet by what they publish, and exchange messages and memory.
 
-use crate::btl::core::Core;
+use crate::btl::core::{Above, Core};
 use crate::btl::frame::{Way, What};
 use crate::btl::operation::{Atomic, Change};
 use crate::btl::outbox::Message;
-use crate::btl::state::{News, Outcome, Place, Settings, State};
+use crate::btl::state::{Arrived, News, Outcome, Place, Settings, State};
 use crate::ffi::table::Name;
 use crate::transports::Transport;
 use crate::transports::shm::SegmentOptions;
@@ -235,4 +235,93 @@ fn who_finishes_without_an_answer_that_is_owed_is_lost() {
     };
     end.join().unwrap();
     assert!(matches!(news, News::Lost(who, _) if who == name(1)));
+}
+
+/// What has arrived of each tag, and what is over.
+#[derive(Default)]
+struct Seen {
+    arrived: std::sync::Mutex<std::collections::BTreeMap<u8, Vec<u32>>>,
+    over: std::sync::Mutex<Vec<usize>>,
+}
+
+impl Above for Seen {
+    fn arrived(&self, message: &Arrived) {
+        let (start, len) = message.payload;
+        // SAFETY: valid during the call.
+        let bytes = unsafe { core::slice::from_raw_parts(start, len) };
+        let number = u32::from_ne_bytes(bytes.try_into().unwrap());
+        self.arrived.lock().unwrap().entry(message.tag).or_default().push(number);
+    }
+    fn over(&self, cookie: usize, accepted: bool) {
+        assert!(accepted);
+        self.over.lock().unwrap().push(cookie);
+    }
+    fn lost(&self, _: Name, reason: &str) {
+        panic!("{reason}");
+    }
+    fn notice(&self, text: &str) {
+        panic!("{text}");
+    }
+}
+
+#[test]
+fn threads_that_send_ask_and_make_progress_together_lose_and_reorder_nothing() {
+    const MESSAGES: u32 = 3000;
+    const TAGS: [u8; 3] = [70, 71, 72];
+    for one_node in [true, false] {
+        let mut states = pair(one_node, false);
+        let ways = meet(&mut states);
+        let cores = states.map(|state| Core::new(state, true));
+        let seen = [Seen::default(), Seen::default()];
+        let mut sum = 0u64;
+        let address = (&raw mut sum) as u64;
+        let change = Change::Add;
+        let add = Atomic { change, narrow: false, address, operand: 1, compare: 0 };
+        let numbers: Vec<u32> = (0..MESSAGES).collect();
+        let is_complete = |seen: &Seen| {
+            let arrived = seen.arrived.lock().unwrap();
+            TAGS.iter().all(|tag| arrived.get(tag).is_some_and(|all| all.len() == numbers.len()))
+        };
+        std::thread::scope(|scope| {
+            for me in 0..2 {
+                for tag in TAGS {
+                    let (core, seen, numbers) = (&cores[me], &seen, &numbers);
+                    let (to, way) = ways[me];
+                    scope.spawn(move || {
+                        for number in numbers {
+                            let piece = ((&raw const *number).cast(), 4);
+                            let second = (core::ptr::null(), 0);
+                            let message =
+                                Message { what: What::Message(tag), first: piece, second };
+                            // SAFETY: the numbers outlive the transports' use of them.
+                            let sent = unsafe { core.send(way, to, message, 1) };
+                            assert_ne!(sent, Outcome::Down);
+                            if me == 0 && number % 10 == 0 {
+                                let into = core::ptr::null_mut();
+                                // SAFETY: the sum lives until all of it is over.
+                                core.with(|state| unsafe {
+                                    state.ask_change((way, to), add, into, 2)
+                                });
+                            }
+                            core.progress(&seen[me]);
+                        }
+                    });
+                }
+            }
+            let asked = TAGS.len() * numbers.len() / 10;
+            let is_over = || seen[0].over.lock().unwrap().iter().filter(|&&one| one == 2).count();
+            while !is_complete(&seen[0]) || !is_complete(&seen[1]) || is_over() < asked {
+                for me in 0..2 {
+                    cores[me].progress(&seen[me]);
+                }
+            }
+            assert_eq!(is_over(), asked);
+        });
+        for one in &seen {
+            for (tag, arrived) in &*one.arrived.lock().unwrap() {
+                assert!(*arrived == numbers, "tag {tag}, one node: {one_node}");
+            }
+        }
+        assert_eq!(sum, (TAGS.len() * numbers.len() / 10) as u64);
+    }
 }

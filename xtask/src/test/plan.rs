@@ -11,10 +11,10 @@ use super::summary::Tier;
 use super::{
     TestOptions, btl, checkpoint_faults, checkpoint_restart, cluster, collective_clock,
     collectives_component, coordinator_failover, crates, debian, errors, examples, file_contents,
-    fuzz, guardians, local_storage, lost_output, miri, mpi, mpich, node_failure, node_names, one_sided,
-    one_sided_component, parameters, partitions, phase_failures, programs, rdma, replay, signals,
-    slurm, slurm_cluster, source, spare_nodes, spawned, standard_input, surroundings, suspension,
-    time_determinants, trees, triggers,
+    fuzz, guardians, local_storage, lost_output, miri, mpi, mpich, node_failure, node_names,
+    one_sided, one_sided_component, parameters, partitions, phase_failures, programs, rdma, replay,
+    signals, slurm, slurm_cluster, source, spare_nodes, spawned, standard_input, surroundings,
+    suspension, time_determinants, trees, triggers,
 };
 use crate::{build, setup};
 
