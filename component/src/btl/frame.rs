@@ -11,7 +11,7 @@
 //!  8 u64          only over TCP, whose frames have heads of 32 bytes: put: where the payload goes
 //! 16 …            zero
 //! ```
-//! Integers are little endian. What an operation on memory is stands at the beginning of its payload
+//! Integers are little endian. The payload of an operation on memory begins with what it is
 //! (`operation.rs`).
 
 use rustbtl_fragments::little_endian::LittleEndian;

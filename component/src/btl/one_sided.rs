@@ -1,4 +1,4 @@
-//! Operations on memory ([`crate::btl::operation`]), as this process asks for them and executes them.
+//! Operations on memory ([`crate::btl::operation`]): this process asks for them and executes them.
 //!
 //! Long data travel as they do for a put: in frames that say where they go, over TCP read straight
 //! to there. The operation, or its answer, comes behind them and is their end.
