@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "opal/mca/base/base.h"
-#include "opal/mca/installdirs/installdirs.h"
 #include "opal/util/argv.h"
 #include "opal/util/output.h"
 
@@ -71,42 +70,25 @@ static bool is_named(void)
     return found;
 }
 
-static void *function_in(const char *folder, int length, const char **why)
-{
-    char path[4096];
-    snprintf(path, sizeof(path), "%.*s/" CORE_FILE, length, folder);
-    void *core = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
-    void *function = NULL == core ? NULL : dlsym(core, CORE_FUNCTION);
-    if (NULL == function && NULL == *why) {
-        const char *text = dlerror();
-        *why = strdup(NULL == text ? "it has no such function" : text);
-    }
-    return function;
-}
-
-/* The transports: linked with us or loaded already, else in the file beside ours, or, if we are a
- * part of a library, in the folder of Open MPI's components. */
+/* The transports: linked with us or loaded already, else in the file beside ours. */
 static const rustbtl_btl_functions_t *find_core(void)
 {
     Dl_info self;
-    const char *why = NULL;
+    char path[4096];
     void *function = dlsym(RTLD_DEFAULT, CORE_FUNCTION);
     if (NULL == function && 0 != dladdr(&mca_btl_rustbtl_component, &self)
         && NULL != self.dli_fname) {
         const char *slash = strrchr(self.dli_fname, '/');
-        int length = NULL == slash ? 0 : (int) (slash - self.dli_fname);
-        function = function_in(self.dli_fname, length, &why);
+        int length = NULL == slash ? 0 : (int) (slash - self.dli_fname) + 1;
+        snprintf(path, sizeof(path), "%.*s" CORE_FILE, length, self.dli_fname);
+        void *core = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+        function = NULL == core ? NULL : dlsym(core, CORE_FUNCTION);
     }
     if (NULL == function) {
-        const char *folder = opal_install_dirs.opallibdir;
-        function = function_in(folder, (int) strlen(folder), &why);
-    }
-    if (NULL == function) {
-        mca_btl_rustbtl_help("no-core", NULL == why ? "?" : why);
-        free((void *) why);
+        const char *why = dlerror();
+        mca_btl_rustbtl_help("no-core", NULL == why ? "it has no such function" : why);
         return NULL;
     }
-    free((void *) why);
     const rustbtl_btl_functions_t *functions = ((const void *(*)(void)) function)();
     if (RUSTBTL_BTL_VERSION != functions->version) {
         mca_btl_rustbtl_help("no-core", "it is of another version than " NAME);

@@ -97,8 +97,8 @@ impl<M: Memory> Producer<M> {
         true
     }
 
-    /// As [`Self::try_push`], for a header of one little-endian word, with the frame's length in its
-    /// low half, and a payload in two pieces.
+    /// As [`Self::try_push`], for a header of one little-endian word, which has the frame's length
+    /// in its low half, and a payload in two pieces.
     #[inline(always)]
     pub fn try_push_pieces(&mut self, word: u64, first: &[u8], second: &[u8]) -> bool {
         let len = size_of_val(&word) + first.len() + second.len();

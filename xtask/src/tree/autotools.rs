@@ -192,7 +192,7 @@ struct Part {
     library: Option<(&'static str, &'static str)>,
 }
 
-fn parts(version: Version, variant: Variant) -> [Part; 3] {
+fn parts(version: Version, variant: Variant) -> [Part; 2] {
     let errmgr = prepare::errmgr(version);
     let files = match version {
         Version::V41 => variant != Variant::Static,
@@ -203,10 +203,7 @@ fn parts(version: Version, variant: Variant) -> [Part; 3] {
         Version::V41 => (Some(("ompi", "libmpi.la")), Some(("orte", "libopen-rte.la"))),
         Version::V50 => (Some(("ompi", "libmpi.la")), Some(("3rd-party/prrte/src", "libprrte.la"))),
     };
-    let pal = if files { None } else { Some(("opal", "libopen-pal.la")) };
     [
-        // First: libraries above hold the one below.
-        Part { component: prepare::BTL, library: pal },
         Part { component: prepare::COMPONENT, library: mpi },
         Part { component: errmgr, library: runtime },
     ]

@@ -20,9 +20,6 @@ pub fn errmgr(version: Version) -> &'static str {
     }
 }
 
-/// The BTL's: its transports are in the first one.
-pub const BTL: &str = "opal/mca/btl/rustbtl";
-
 /// What was put into the tree.
 pub struct Prepared {
     /// The tree's version.
@@ -53,7 +50,7 @@ fn files(version: Version) -> Result<Files> {
     let mut files = core::files(&component.join("rust"))?;
     let rust: Vec<PathBuf> = files.places().map(Path::to_path_buf).collect();
     let snippets = paths::root().join("configure-snippets");
-    for folder in ["config", "ompi", "opal"] {
+    for folder in ["config", "ompi"] {
         files.add_folder(Path::new(folder), &snippets.join(folder))?;
     }
     let (vprotocol, glue, from, to) = match version {
@@ -63,13 +60,6 @@ fn files(version: Version) -> Result<Files> {
     add_glue(&mut files, component, vprotocol, &rust)?;
     files.add_folder(Path::new(to), &snippets.join(from))?;
     add_glue(&mut files, Path::new(errmgr(version)), glue, &[])?;
-    add_glue(&mut files, Path::new(BTL), &OF_THE_BTL, &[])?;
-    let library = match version {
-        Version::V41 => "lib@OPAL_LIB_PREFIX@open-pal.la",
-        Version::V50 => "lib@OPAL_LIB_NAME@.la",
-    };
-    let text = format!("{HEAD}\nopal_library = $(top_builddir)/opal/{library}\n");
-    files.add_text(Path::new(BTL).join("library.am"), text);
     Ok(files)
 }
 
@@ -89,7 +79,6 @@ const VPROTOCOL_5: Belongs = Belongs {
 };
 const ORTE: Belongs = Belongs { folders: &["errmgr", "errmgr/orte"], others: &[] };
 const PRRTE: Belongs = Belongs { folders: &["errmgr", "errmgr/prrte"], others: &[] };
-const OF_THE_BTL: Belongs = Belongs { folders: &["btl"], others: &["include/compat.h"] };
 
 /// The files of glue-c for a component, and lists of them.
 fn add_glue(files: &mut Files, to: &Path, belongs: &Belongs, rust: &[PathBuf]) -> Result<()> {
@@ -120,8 +109,6 @@ fn glue(belongs: &Belongs) -> Result<Glue> {
     Ok(Glue { c, help })
 }
 
-const HEAD: &str = "# Written by `cargo xtask ompi-tree prepare` of rustbtl.\n";
-
 /// The lists that Makefile.am includes. Vendored crates change only together with Cargo.lock.
 fn sources_am(glue: &Glue, rust: &[PathBuf]) -> String {
     let rust: Vec<String> = rust
@@ -135,7 +122,8 @@ fn sources_am(glue: &Glue, rust: &[PathBuf]) -> String {
         let items: String = items.iter().map(|item| format!(" \\\n        {item}")).collect();
         format!("\n{name} ={items}\n")
     };
-    let mut text = HEAD.to_string() + &list("glue_sources", &names(&glue.c));
+    let head = "# Written by `cargo xtask ompi-tree prepare` of rustbtl.\n";
+    let mut text = head.to_string() + &list("glue_sources", &names(&glue.c));
     text += &list("help_texts", &names(&glue.help));
     if !rust.is_empty() {
         text += &list("rust_sources", &rust);
@@ -198,11 +186,6 @@ mod tests {
         for name in ["errmgr_correlated.h", "errmgr_correlated_loss.c", "help-mca-errmgr-"] {
             assert!(orte.contains(name) && prrte.contains(name), "{name}");
         }
-        let btl = names(&OF_THE_BTL);
-        for name in ["compat.h", "btl_rustbtl_core.h", "btl_rustbtl_peers.c", "help-mca-btl-"] {
-            assert!(btl.contains(name), "{name}");
-        }
-        assert!(!btl.contains("vprotocol") && !btl.contains("errmgr"));
         assert!(orte.contains("orte_correlated.h") && !orte.contains("prrte"));
         assert!(prrte.contains("prrte_correlated_values.c") && !prrte.contains(" orte_"));
     }
