@@ -15,7 +15,7 @@ use crate::paths;
 /// ob1 over our BTL.
 pub const OPTIONS: [&str; 6] = ["--mca", "pml", "ob1", "--mca", "btl", "rustbtl,self"];
 /// Windows over osc/rdma, which uses the BTL's operations on memory; those that are shared over sm.
-pub const OSC_RDMA: [&str; 3] = ["--mca", "osc", "rdma,sm"];
+pub const OSC_RDMA: [&str; 6] = ["--mca", "osc", "rdma,sm", "--mca", "btl_rustbtl_one_sided", "1"];
 /// ob1 over what Open MPI chooses.
 const UNNAMED: [&str; 3] = ["--mca", "pml", "ob1"];
 
@@ -112,7 +112,7 @@ fn passes_rma(
 /// Stock has nothing that osc/rdma of 4.1 could use between nodes, and neither has the BTL then.
 fn osc_rdma_without_it() -> Result<()> {
     let program = mpi::compile(&paths::root().join("tests/mpi/rma_active.c"))?;
-    let without = ["--mca", "osc", "rdma", "--mca", "btl_rustbtl_one_sided", "0"];
+    let without = ["--mca", "osc", "rdma"];
     let outcome = TestJob::new(2, 1, &[program]).with(&OPTIONS).with(&without).run()?;
     outcome.must(outcome.code != 0, "there should be no component for the window")
 }

@@ -95,10 +95,10 @@ pub fn run(tier: &mut Tier) {
     };
     let over = Over::Mpich(&wi4mpi);
     for name in PASSING {
-        tier.check(&format!("{name}: stock ob1"), || passes(&over, name, &["--plain"]));
-        tier.check(&format!("{name}: our component"), || passes(&over, name, &[]));
+        tier.check(&format!("wi4mpi: {name}: stock ob1"), || passes(&over, name, &["--plain"]));
+        tier.check(&format!("wi4mpi: {name}: our component"), || passes(&over, name, &[]));
     }
-    recovery::run_programs(tier, &over);
+    recovery::run_programs(tier, &over, "wi4mpi: ");
 }
 
 fn passes(over: &Over, name: &str, options: &[&str]) -> Result<()> {

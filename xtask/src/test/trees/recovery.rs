@@ -30,9 +30,9 @@ pub fn run(tier: &mut Tier, over: &Over) {
 }
 
 /// Programs alone are lost.
-pub fn run_programs(tier: &mut Tier, over: &Over) {
+pub fn run_programs(tier: &mut Tier, over: &Over, of: &str) {
     for (title, shape, faults) in &SURVIVED[..1] {
-        tier.check(&format!("live recovery: {title}"), || survives(over, *shape, faults));
+        tier.check(&format!("{of}live recovery: {title}"), || survives(over, *shape, faults));
     }
 }
 
