@@ -17,24 +17,26 @@
 
 extern mca_btl_base_component_t mca_btl_rustbtl_component;
 
-/* Open MPI's limits and flags are of a module, not of a peer: one module for each way. */
+/* Open MPI's limits and flags are of a module, not of a peer: one module for each way, and one for
+ * one-sided communication (osc/rdma), which needs a module that reaches all. */
 typedef struct mca_btl_rustbtl_module_t {
     mca_btl_base_module_t super;
     int32_t way;
     /* Descriptors with room for an eager message, and for the largest one. */
     opal_free_list_t small;
     opal_free_list_t large;
+    bool listed; /* the two are constructed */
     bool open;
 } mca_btl_rustbtl_module_t;
 
-extern mca_btl_rustbtl_module_t mca_btl_rustbtl_modules[2];
+extern mca_btl_rustbtl_module_t mca_btl_rustbtl_modules[RUSTBTL_BTL_MODULES];
 
 /* What is open, and the functions on it. */
 extern rustbtl_btl_t *mca_btl_rustbtl;
 extern const rustbtl_btl_functions_t *mca_btl_rustbtl_core;
 
 typedef struct mca_btl_base_endpoint_t {
-    rustbtl_btl_peer_t *peer;
+    rustbtl_btl_peer_t *peer; /* NULL: this process itself, for one-sided communication */
     opal_process_name_t name;
     struct mca_btl_base_endpoint_t *next; /* of those that go in the end */
 } mca_btl_base_endpoint_t;
@@ -45,10 +47,10 @@ typedef struct mca_btl_rustbtl_frag_t {
     mca_btl_rustbtl_module_t *module;
     mca_btl_base_endpoint_t *endpoint;
     opal_free_list_t *list;
-    /* Of a put. */
-    mca_btl_base_rdma_completion_fn_t put_done;
-    void *put_address, *put_context, *put_data;
-    mca_btl_base_registration_handle_t *put_handle;
+    /* Of an operation on memory. */
+    mca_btl_base_rdma_completion_fn_t done;
+    void *done_address, *done_context, *done_data;
+    mca_btl_base_registration_handle_t *done_handle;
     /* Room for data, on a multiple of 16 bytes. */
     uint8_t data[] __attribute__((aligned(16)));
 } mca_btl_rustbtl_frag_t;
@@ -69,6 +71,7 @@ typedef struct mca_btl_rustbtl_params_t {
     bool ipv6;
     bool encrypt;
     bool tcp_put;
+    bool one_sided;
 } mca_btl_rustbtl_params_t;
 
 extern mca_btl_rustbtl_params_t mca_btl_rustbtl_params;
@@ -80,6 +83,18 @@ int mca_btl_rustbtl_register(void);
 /* Limits and flags, by the parameters. */
 void mca_btl_rustbtl_fill_modules(uint32_t local_ranks);
 int mca_btl_rustbtl_open_lists(mca_btl_rustbtl_module_t *module);
+
+/* One that says when an operation on memory is over; NULL: no memory. */
+mca_btl_rustbtl_frag_t *mca_btl_rustbtl_operation(mca_btl_base_module_t *module,
+                                                  mca_btl_base_endpoint_t *endpoint,
+                                                  mca_btl_base_rdma_completion_fn_t done,
+                                                  void *local_address,
+                                                  mca_btl_base_registration_handle_t *local_handle,
+                                                  void *context, void *data);
+/* A message or an operation for a process that has finished, or is lost. */
+int mca_btl_rustbtl_unreachable(const mca_btl_base_endpoint_t *endpoint);
+/* The third module. */
+void mca_btl_rustbtl_fill_one_sided(mca_btl_base_module_t *module);
 
 int mca_btl_rustbtl_publish(void);
 int mca_btl_rustbtl_add_procs(mca_btl_base_module_t *module, size_t count, opal_proc_t **procs,

@@ -142,10 +142,11 @@ static mca_btl_base_module_t **component_init(int *count, bool progress_threads,
     if (OPAL_SUCCESS != open_core(threads)) {
         return NULL;
     }
-    mca_btl_base_module_t **modules = calloc(2, sizeof(*modules));
-    for (int way = 0; NULL != modules && way < 2; way++) {
-        if (OPAL_SUCCESS == mca_btl_rustbtl_open_lists(&mca_btl_rustbtl_modules[way])) {
-            modules[(*count)++] = &mca_btl_rustbtl_modules[way].super;
+    mca_btl_base_module_t **modules = calloc(RUSTBTL_BTL_MODULES, sizeof(*modules));
+    int wanted = mca_btl_rustbtl_params.one_sided ? RUSTBTL_BTL_MODULES : RUSTBTL_BTL_ONE_SIDED;
+    for (int i = 0; NULL != modules && i < wanted; i++) {
+        if (OPAL_SUCCESS == mca_btl_rustbtl_open_lists(&mca_btl_rustbtl_modules[i])) {
+            modules[(*count)++] = &mca_btl_rustbtl_modules[i].super;
         }
     }
     return modules;

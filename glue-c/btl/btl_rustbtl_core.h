@@ -8,11 +8,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define RUSTBTL_BTL_VERSION 1u
+#define RUSTBTL_BTL_VERSION 2u
 
 /* How a peer is reached. */
 #define RUSTBTL_BTL_NODE 0    /* memory that the ranks of a node share */
 #define RUSTBTL_BTL_NETWORK 1 /* TCP */
+
+/* Open MPI's third module has operations on memory alone, and reaches everybody. */
+#define RUSTBTL_BTL_ONE_SIDED 2
+#define RUSTBTL_BTL_MODULES 3
 
 /* What became of a message. */
 #define RUSTBTL_BTL_DONE 0
@@ -72,6 +76,24 @@ typedef struct rustbtl_btl_message_t {
     size_t second_bytes;
 } rustbtl_btl_message_t;
 
+/* What becomes of a value in memory. */
+#define RUSTBTL_BTL_ADD 1
+#define RUSTBTL_BTL_AND 2
+#define RUSTBTL_BTL_OR 3
+#define RUSTBTL_BTL_XOR 4
+#define RUSTBTL_BTL_SWAP 5
+#define RUSTBTL_BTL_COMPARE_AND_SWAP 6
+
+typedef struct rustbtl_btl_atomic_t {
+    uint64_t address;
+    uint64_t operand;
+    uint64_t compare; /* compare and swap: what must be there */
+    uint8_t change;
+    uint8_t narrow; /* 4 bytes; else 8 */
+} rustbtl_btl_atomic_t;
+
+_Static_assert(32 == sizeof(rustbtl_btl_atomic_t), "mirrored by component/src/btl/exports.rs");
+
 /* Room for a text that ends with 0. */
 typedef struct rustbtl_btl_text_t {
     char *start;
@@ -118,6 +140,17 @@ typedef struct rustbtl_btl_functions_t {
      * over. It is there before any message that is sent afterwards. */
     int32_t (*put)(rustbtl_btl_t *btl, const rustbtl_btl_peer_t *of, uint64_t to,
                    const uint8_t *from, size_t bytes, void *cookie);
+    /* Change memory of this process; what was there before. */
+    uint64_t (*change)(const rustbtl_btl_atomic_t *atomic);
+    /* What a peer executes itself. Unless it is down the operation is over later, and other
+     * processes see then what was written. */
+    int32_t (*ask_read)(rustbtl_btl_t *btl, const rustbtl_btl_peer_t *of, uint64_t from,
+                        uint8_t *into, size_t bytes, void *cookie);
+    int32_t (*ask_write)(rustbtl_btl_t *btl, const rustbtl_btl_peer_t *of, uint64_t to,
+                         const uint8_t *from, size_t bytes, void *cookie);
+    /* What was there before goes to `into`, in 4 or 8 bytes, if that is not NULL. */
+    int32_t (*ask_change)(rustbtl_btl_t *btl, const rustbtl_btl_peer_t *of,
+                          const rustbtl_btl_atomic_t *atomic, uint8_t *into, void *cookie);
     int32_t (*progress)(rustbtl_btl_t *btl);
     /* Say goodbye, and forget all of it. */
     void (*close)(rustbtl_btl_t *btl);

@@ -36,7 +36,7 @@ static mca_btl_rustbtl_frag_t *new_frag(mca_btl_rustbtl_module_t *module,
     frag->module = module;
     frag->endpoint = endpoint;
     frag->list = list;
-    frag->put_done = NULL;
+    frag->done = NULL;
     frag->segments[0].seg_addr.pval = frag->data;
     frag->segments[0].seg_len = size;
     frag->base.des_segment_count = 1;
@@ -104,9 +104,9 @@ static mca_btl_base_descriptor_t *module_prepare_src(mca_btl_base_module_t *base
 static void finish(mca_btl_rustbtl_frag_t *frag, bool callback, int status)
 {
     bool ours = 0 != (frag->base.des_flags & MCA_BTL_DES_FLAGS_BTL_OWNERSHIP);
-    if (NULL != frag->put_done) {
-        frag->put_done(&frag->module->super, frag->endpoint, frag->put_address, frag->put_handle,
-                       frag->put_context, frag->put_data, status);
+    if (NULL != frag->done) {
+        frag->done(&frag->module->super, frag->endpoint, frag->done_address, frag->done_handle,
+                       frag->done_context, frag->done_data, status);
     } else if (callback && NULL != frag->base.des_cbfunc) {
         frag->base.des_cbfunc(&frag->module->super, frag->endpoint, &frag->base, status);
     }
@@ -120,8 +120,7 @@ void mca_btl_rustbtl_over(void *cookie, int32_t accepted)
     finish(cookie, true, accepted ? OPAL_SUCCESS : OPAL_ERR_UNREACH);
 }
 
-/* A message for a process that has finished, or is lost. */
-static int unreachable(const mca_btl_base_endpoint_t *endpoint)
+int mca_btl_rustbtl_unreachable(const mca_btl_base_endpoint_t *endpoint)
 {
     mca_btl_rustbtl_lost(endpoint->name.jobid, endpoint->name.vpid,
                          "there is no connection any more");
@@ -147,7 +146,7 @@ static int module_send(mca_btl_base_module_t *base, mca_btl_base_endpoint_t *end
         finish(frag, wants_callback, OPAL_SUCCESS);
         return 1;
     }
-    return RUSTBTL_BTL_NO_ROOM == rc ? OPAL_SUCCESS : unreachable(endpoint);
+    return RUSTBTL_BTL_NO_ROOM == rc ? OPAL_SUCCESS : mca_btl_rustbtl_unreachable(endpoint);
 }
 
 static void pack(void *of, uint8_t *into, size_t bytes)
@@ -183,7 +182,7 @@ static int module_sendi(mca_btl_base_module_t *base, mca_btl_base_endpoint_t *en
         return OPAL_SUCCESS;
     }
     if (RUSTBTL_BTL_DOWN == rc) {
-        return unreachable(endpoint);
+        return mca_btl_rustbtl_unreachable(endpoint);
     }
     if (NULL != descriptor) {
         *descriptor = module_alloc(base, endpoint, order, bytes, flags);
@@ -252,6 +251,25 @@ static int module_put(mca_btl_base_module_t *base, mca_btl_base_endpoint_t *endp
     return OPAL_SUCCESS;
 }
 
+mca_btl_rustbtl_frag_t *mca_btl_rustbtl_operation(mca_btl_base_module_t *module,
+                                                  mca_btl_base_endpoint_t *endpoint,
+                                                  mca_btl_base_rdma_completion_fn_t done,
+                                                  void *local_address,
+                                                  mca_btl_base_registration_handle_t *local_handle,
+                                                  void *context, void *data)
+{
+    mca_btl_rustbtl_frag_t *frag = new_frag((mca_btl_rustbtl_module_t *) module, endpoint, 0,
+                                            MCA_BTL_DES_FLAGS_BTL_OWNERSHIP);
+    if (OPAL_LIKELY(NULL != frag)) {
+        frag->done = done;
+        frag->done_address = local_address;
+        frag->done_handle = local_handle;
+        frag->done_context = context;
+        frag->done_data = data;
+    }
+    return frag;
+}
+
 /* To another node: messages that bring it come before any that is sent later. */
 static int module_put_far(mca_btl_base_module_t *base, mca_btl_base_endpoint_t *endpoint,
                           void *local_address, uint64_t remote_address,
@@ -263,22 +281,17 @@ static int module_put_far(mca_btl_base_module_t *base, mca_btl_base_endpoint_t *
     (void) remote_handle;
     (void) flags;
     (void) order;
-    mca_btl_rustbtl_frag_t *frag = new_frag((mca_btl_rustbtl_module_t *) base, endpoint, 0,
-                                            MCA_BTL_DES_FLAGS_BTL_OWNERSHIP);
+    mca_btl_rustbtl_frag_t *frag = mca_btl_rustbtl_operation(base, endpoint, done, local_address,
+                                                             local_handle, context, data);
     if (OPAL_UNLIKELY(NULL == frag)) {
         return OPAL_ERR_OUT_OF_RESOURCE;
     }
-    frag->put_done = done;
-    frag->put_address = local_address;
-    frag->put_handle = local_handle;
-    frag->put_context = context;
-    frag->put_data = data;
     int32_t rc = mca_btl_rustbtl_core->put(mca_btl_rustbtl, endpoint->peer, remote_address,
                                            local_address, size, frag);
     if (RUSTBTL_BTL_DONE == rc) {
         finish(frag, true, OPAL_SUCCESS);
     }
-    return RUSTBTL_BTL_DOWN == rc ? unreachable(endpoint) : OPAL_SUCCESS;
+    return RUSTBTL_BTL_DOWN == rc ? mca_btl_rustbtl_unreachable(endpoint) : OPAL_SUCCESS;
 }
 
 /* ---- the modules ---------------------------------------------------------------------------- */
@@ -287,8 +300,8 @@ static int module_finalize(mca_btl_base_module_t *base)
 {
     mca_btl_rustbtl_module_t *module = (mca_btl_rustbtl_module_t *) base;
     module->open = false;
-    for (int way = 0; way < 2; way++) {
-        if (mca_btl_rustbtl_modules[way].open) {
+    for (int i = 0; i < RUSTBTL_BTL_MODULES; i++) {
+        if (mca_btl_rustbtl_modules[i].open) {
             return OPAL_SUCCESS;
         }
     }
@@ -299,9 +312,11 @@ static int module_finalize(mca_btl_base_module_t *base)
         mca_btl_rustbtl_core->close(btl);
         mca_btl_rustbtl_free_endpoints();
     }
-    for (int way = 0; way < 2; way++) {
-        OBJ_DESTRUCT(&mca_btl_rustbtl_modules[way].small);
-        OBJ_DESTRUCT(&mca_btl_rustbtl_modules[way].large);
+    for (int i = 0; i < RUSTBTL_BTL_MODULES; i++) {
+        if (mca_btl_rustbtl_modules[i].listed) {
+            OBJ_DESTRUCT(&mca_btl_rustbtl_modules[i].small);
+            OBJ_DESTRUCT(&mca_btl_rustbtl_modules[i].large);
+        }
     }
     return OPAL_SUCCESS;
 }
@@ -313,9 +328,10 @@ static int module_finalize(mca_btl_base_module_t *base)
     .btl_send = module_send, .btl_sendi = module_sendi,                                            \
     .btl_register_error = mca_btl_rustbtl_register_error
 
-mca_btl_rustbtl_module_t mca_btl_rustbtl_modules[2] = {
+mca_btl_rustbtl_module_t mca_btl_rustbtl_modules[RUSTBTL_BTL_MODULES] = {
     { .super = { FUNCTIONS }, .way = RUSTBTL_BTL_NODE },
     { .super = { FUNCTIONS }, .way = RUSTBTL_BTL_NETWORK },
+    { .super = { FUNCTIONS }, .way = RUSTBTL_BTL_ONE_SIDED },
 };
 
 static void fill(mca_btl_base_module_t *module, size_t eager, size_t largest)
@@ -330,6 +346,9 @@ static void fill(mca_btl_base_module_t *module, size_t eager, size_t largest)
     module->btl_exclusivity = mca_btl_rustbtl_params.exclusivity;
     module->btl_flags = MCA_BTL_FLAGS_SEND | MCA_BTL_FLAGS_SEND_INPLACE;
 }
+
+/* No message goes by the third module; ob1 refuses one that would not take its headers. */
+#define OPERATION_BYTES 256
 
 void mca_btl_rustbtl_fill_modules(uint32_t local_ranks)
 {
@@ -364,6 +383,9 @@ void mca_btl_rustbtl_fill_modules(uint32_t local_ranks)
         network->btl_rdma_pipeline_frag_size = INT_MAX;
         network->btl_min_rdma_pipeline_size = 0;
     }
+    mca_btl_base_module_t *one_sided = &mca_btl_rustbtl_modules[RUSTBTL_BTL_ONE_SIDED].super;
+    fill(one_sided, OPERATION_BYTES, OPERATION_BYTES);
+    mca_btl_rustbtl_fill_one_sided(one_sided);
 }
 
 static int open_list(opal_free_list_t *list, size_t bytes)
@@ -380,6 +402,7 @@ int mca_btl_rustbtl_open_lists(mca_btl_rustbtl_module_t *module)
     if (OPAL_SUCCESS == rc) {
         rc = open_list(&module->large, module->super.btl_max_send_size);
     }
+    module->listed = true;
     module->open = OPAL_SUCCESS == rc;
     return rc;
 }

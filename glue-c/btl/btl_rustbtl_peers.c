@@ -152,6 +152,19 @@ mca_btl_base_endpoint_t *mca_btl_rustbtl_endpoint(uint32_t number)
     return number < numbered_size ? numbered[number] : NULL;
 }
 
+static mca_btl_base_endpoint_t *new_endpoint(rustbtl_btl_peer_t *peer,
+                                             const opal_process_name_t *name)
+{
+    mca_btl_base_endpoint_t *endpoint = malloc(sizeof(*endpoint));
+    if (NULL != endpoint) {
+        endpoint->peer = peer;
+        endpoint->name = *name;
+        endpoint->next = all_endpoints;
+        all_endpoints = endpoint;
+    }
+    return endpoint;
+}
+
 static mca_btl_base_endpoint_t *meet(const mca_btl_rustbtl_module_t *module,
                                      const opal_process_name_t *name)
 {
@@ -171,19 +184,18 @@ static mca_btl_base_endpoint_t *meet(const mca_btl_rustbtl_module_t *module,
     if (NULL == peer) {
         return NULL;
     }
+    bool one_sided = RUSTBTL_BTL_ONE_SIDED == module->way;
     mca_btl_base_endpoint_t *endpoint = NULL;
-    if (module->way == mca_btl_rustbtl_core->way(peer)) {
-        endpoint = malloc(sizeof(*endpoint));
+    if (one_sided || module->way == mca_btl_rustbtl_core->way(peer)) {
+        endpoint = new_endpoint(peer, name);
     }
     if (NULL == endpoint) {
         mca_btl_rustbtl_core->forget(peer);
         return NULL;
     }
-    endpoint->peer = peer;
-    endpoint->name = *name;
-    endpoint->next = all_endpoints;
-    all_endpoints = endpoint;
-    number_endpoint(endpoint);
+    if (!one_sided) {
+        number_endpoint(endpoint);
+    }
     return endpoint;
 }
 
@@ -199,10 +211,14 @@ int mca_btl_rustbtl_add_procs(mca_btl_base_module_t *base, size_t count, opal_pr
     for (size_t i = 0; i < count; i++) {
         endpoints[i] = NULL;
         /* Messages are not converted: processes of another architecture are not reached. */
-        if (procs[i] == me || procs[i]->proc_arch != me->proc_arch) {
+        if (procs[i]->proc_arch != me->proc_arch) {
             continue;
         }
-        endpoints[i] = meet(module, &procs[i]->proc_name);
+        if (procs[i] != me) {
+            endpoints[i] = meet(module, &procs[i]->proc_name);
+        } else if (RUSTBTL_BTL_ONE_SIDED == module->way) {
+            endpoints[i] = new_endpoint(NULL, &me->proc_name);
+        }
         if (NULL != endpoints[i] && NULL != reachable) {
             rc = opal_bitmap_set_bit(reachable, (int) i);
             if (OPAL_SUCCESS != rc) {
@@ -229,7 +245,9 @@ void mca_btl_rustbtl_free_endpoints(void)
     while (NULL != all_endpoints) {
         mca_btl_base_endpoint_t *first = all_endpoints;
         all_endpoints = first->next;
-        mca_btl_rustbtl_core->forget(first->peer);
+        if (NULL != first->peer) {
+            mca_btl_rustbtl_core->forget(first->peer);
+        }
         free(first);
     }
     free(numbered);

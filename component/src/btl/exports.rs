@@ -4,6 +4,7 @@
 
 use crate::btl::core::{Above, Access, Core};
 use crate::btl::frame::{Way, What};
+use crate::btl::operation::{Atomic, Change};
 use crate::btl::outbox::{Cookie, Message};
 use crate::btl::state::{Arrived, Outcome, Place, Settings, State, node_bytes_max};
 use crate::ffi::table::Name;
@@ -17,7 +18,7 @@ use std::ffi::CString;
 use std::path::PathBuf;
 
 /// Changes with the table and what it passes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 const DONE: i32 = 0;
 const NO_ROOM: i32 = 1;
@@ -82,6 +83,20 @@ pub struct CMessage {
     pub second_bytes: usize,
 }
 
+/// A change of 4 or 8 bytes of memory.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(missing_docs)]
+pub struct CAtomic {
+    pub address: u64,
+    pub operand: u64,
+    pub compare: u64,
+    pub change: u8,
+    pub narrow: u8,
+}
+
+const_assert_eq!(size_of::<CAtomic>(), 32);
+
 /// Room for a text.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -132,6 +147,10 @@ pub struct Functions {
     pub read: unsafe extern "C" fn(&Btl, &Peer, u64, *mut u8, usize) -> i32,
     pub write: unsafe extern "C" fn(&Btl, &Peer, u64, *const u8, usize) -> i32,
     pub put: unsafe extern "C" fn(&Btl, &Peer, u64, *const u8, usize, *mut c_void) -> i32,
+    pub change: unsafe extern "C" fn(&CAtomic) -> u64,
+    pub ask_read: unsafe extern "C" fn(&Btl, &Peer, u64, *mut u8, usize, *mut c_void) -> i32,
+    pub ask_write: unsafe extern "C" fn(&Btl, &Peer, u64, *const u8, usize, *mut c_void) -> i32,
+    pub ask_change: unsafe extern "C" fn(&Btl, &Peer, &CAtomic, *mut u8, *mut c_void) -> i32,
     pub progress: unsafe extern "C" fn(&Btl) -> i32,
     pub close: unsafe extern "C" fn(*mut Btl),
 }
@@ -155,6 +174,10 @@ pub static FUNCTIONS: Functions = Functions {
     read,
     write,
     put,
+    change,
+    ask_read,
+    ask_write,
+    ask_change,
     progress,
     close,
 };
@@ -421,6 +444,64 @@ unsafe extern "C" fn put(
 ) -> i32 {
     // SAFETY: C keeps the memory until it is done or over.
     outcome(btl.core.with(|state| unsafe { state.put(of.id, to, (from, bytes), cookie as Cookie) }))
+}
+
+fn atomic(of: &CAtomic) -> Atomic {
+    Atomic {
+        change: Change::of(of.change).expect("C and Rust have the same list"),
+        narrow: of.narrow != 0,
+        address: of.address,
+        operand: of.operand,
+        compare: of.compare,
+    }
+}
+
+unsafe extern "C" fn change(of: &CAtomic) -> u64 {
+    // SAFETY: memory of a window.
+    unsafe { atomic(of).execute() }
+}
+
+/// What was asked is over later.
+fn asked(outcome: Outcome) -> i32 {
+    if outcome == Outcome::Down { DOWN } else { DONE }
+}
+
+unsafe extern "C" fn ask_read(
+    btl: &Btl,
+    of: &Peer,
+    from: u64,
+    into: *mut u8,
+    bytes: usize,
+    cookie: *mut c_void,
+) -> i32 {
+    let (whom, into) = ((of.way, of.id), (into, bytes));
+    // SAFETY: C keeps the room until it is over.
+    asked(btl.core.with(|state| unsafe { state.ask_read(whom, from, into, cookie as Cookie) }))
+}
+
+unsafe extern "C" fn ask_write(
+    btl: &Btl,
+    of: &Peer,
+    to: u64,
+    from: *const u8,
+    bytes: usize,
+    cookie: *mut c_void,
+) -> i32 {
+    let (whom, data) = ((of.way, of.id), (from, bytes));
+    // SAFETY: C keeps the data until it is over.
+    asked(btl.core.with(|state| unsafe { state.ask_write(whom, to, data, cookie as Cookie) }))
+}
+
+unsafe extern "C" fn ask_change(
+    btl: &Btl,
+    of: &Peer,
+    by: &CAtomic,
+    into: *mut u8,
+    cookie: *mut c_void,
+) -> i32 {
+    let (whom, by) = ((of.way, of.id), atomic(by));
+    // SAFETY: C keeps the room until it is over.
+    asked(btl.core.with(|state| unsafe { state.ask_change(whom, by, into, cookie as Cookie) }))
 }
 
 unsafe extern "C" fn progress(btl: &Btl) -> i32 {

@@ -7,6 +7,8 @@
 pub mod core;
 pub mod exports;
 pub mod frame;
+pub mod one_sided;
+pub mod operation;
 pub mod outbox;
 pub mod state;
 #[cfg(test)]

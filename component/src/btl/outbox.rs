@@ -9,6 +9,7 @@
 
 use crate::btl::frame;
 use crate::btl::frame::{HEAD_BYTES, Way, What};
+use crate::btl::operation::OPERATION_BYTES;
 use crate::transports::{Payload, Sent, Transport};
 use rustbtl_fragments::ids::PeerId;
 use std::collections::{BTreeMap, VecDeque};
@@ -33,6 +34,19 @@ impl Message {
     #[inline]
     pub fn len(&self) -> usize {
         self.first.1 + self.second.1
+    }
+
+    /// Both pieces.
+    ///
+    /// # Safety
+    /// They are readable for as long as the result is used.
+    #[inline]
+    pub unsafe fn pieces<'a>(&self) -> (&'a [u8], &'a [u8]) {
+        // SAFETY: the caller's promise.
+        let first = unsafe { bytes(self.first) };
+        // SAFETY: the caller's promise.
+        let second = unsafe { bytes(self.second) };
+        (first, second)
     }
 
     /// No payload at all?
@@ -69,9 +83,7 @@ pub unsafe fn offer<T: Transport>(
     let head = frame::head(way, message.what, message.len());
     let head = &head[..way.head_bytes()];
     // SAFETY: the caller's promise.
-    let first = unsafe { bytes(message.first) };
-    // SAFETY: the caller's promise.
-    let second = unsafe { bytes(message.second) };
+    let (first, second) = unsafe { message.pieces() };
     if second.is_empty() {
         return transport.send(to, head, Payload::Bytes(first), taken);
     }
@@ -103,6 +115,8 @@ struct Waiting {
     message: Message,
     taken: usize,
     cookie: Cookie,
+    /// The first piece, if nobody else keeps it.
+    _kept: Option<Box<[u8; OPERATION_BYTES]>>,
 }
 
 /// See the module's documentation.
@@ -133,8 +147,29 @@ impl Outbox {
 
     /// Keep a message, of which the first `taken` bytes are sent, until there is room.
     pub fn keep(&mut self, to: PeerId, way: Way, message: Message, taken: usize, cookie: Cookie) {
-        let waiting = Waiting { way, message, taken, cookie };
+        let waiting = Waiting { way, message, taken, cookie, _kept: None };
         self.peers.entry(to).or_default().push_back(waiting);
+    }
+
+    /// The same for an operation, of which only the data lie where they stay.
+    pub fn keep_operation(
+        &mut self,
+        to: PeerId,
+        way: Way,
+        (head, data): (&[u8; OPERATION_BYTES], (*const u8, usize)),
+        taken: usize,
+        cookie: Cookie,
+    ) {
+        let kept = Box::new(*head);
+        let first = (kept.as_ptr(), OPERATION_BYTES);
+        let message = Message { what: What::Operation, first, second: data };
+        let waiting = Waiting { way, message, taken, cookie, _kept: Some(kept) };
+        self.peers.entry(to).or_default().push_back(waiting);
+    }
+
+    /// Something is over that has not waited in here.
+    pub fn is_over(&mut self, cookie: Cookie) {
+        self.over.push_back((cookie, true));
     }
 
     /// Offer what waits, by `offer`: each peer's until there is no room.

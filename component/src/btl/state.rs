@@ -5,6 +5,7 @@
 
 use crate::btl::frame;
 use crate::btl::frame::{TCP_VERSION, Way, What};
+use crate::btl::operation::Asked;
 use crate::btl::outbox::{Cookie, Message, Outbox, offer};
 use crate::ffi::table::Name;
 use crate::os::{now_ns, yield_now};
@@ -88,13 +89,14 @@ pub enum News {
 /// See the module's documentation.
 pub struct State {
     peers: Peers,
-    place: Place,
-    settings: Settings,
+    pub(super) place: Place,
+    pub(super) settings: Settings,
     /// The node's memory, at the rank that made it, until all know of it.
     created: Option<Segment>,
-    node: Option<Shm>,
-    network: Tcp,
-    outbox: Outbox,
+    pub(super) node: Option<Shm>,
+    pub(super) network: Tcp,
+    pub(super) outbox: Outbox,
+    pub(super) asked: Asked,
     /// Processes of other nodes that were met, and whether they have finished.
     remote: BTreeMap<PeerId, bool>,
     round: u32,
@@ -106,11 +108,13 @@ fn is_put(head: &[u8; frame::HEAD_BYTES]) -> bool {
     frame::put_address(head).is_some()
 }
 
-#[inline]
-fn arrived(way: Way, tag: u8, frame: Incoming) -> Arrived {
-    let at = way.head_bytes();
-    let payload = (frame.start.wrapping_add(at), frame.len - at);
-    Arrived { way, from: frame.from, tag, payload, frame }
+impl Arrived {
+    #[inline]
+    pub(super) fn new(way: Way, tag: u8, frame: Incoming) -> Self {
+        let at = way.head_bytes();
+        let payload = (frame.start.wrapping_add(at), frame.len - at);
+        Self { way, from: frame.from, tag, payload, frame }
+    }
 }
 
 /// A payload and its head have to fit into one frame of the node's rings.
@@ -142,6 +146,7 @@ impl State {
             node: None,
             network,
             outbox: Outbox::default(),
+            asked: Asked::default(),
             remote: BTreeMap::new(),
             round: 0,
             busy_until: 0,
@@ -280,39 +285,6 @@ impl State {
         Outcome::NoRoom
     }
 
-    /// Write memory of a process of another node, or keep what has no room until there is.
-    ///
-    /// # Safety
-    /// The memory stays as it is until [`Outcome::Done`], or until the cookie is over; and Open MPI
-    /// of the other process has given the address.
-    pub unsafe fn put(
-        &mut self,
-        to: PeerId,
-        address: u64,
-        (start, len): (*const u8, usize),
-        cookie: Cookie,
-    ) -> Outcome {
-        let piece_bytes = self.settings.tcp.chunk_bytes_max as usize;
-        let mut at = 0;
-        loop {
-            let bytes = piece_bytes.min(len - at);
-            let last = at + bytes == len;
-            let message = Message {
-                what: What::Put(address + at as u64),
-                first: (start.wrapping_add(at), bytes),
-                second: (core::ptr::null(), 0),
-            };
-            // They leave in order: the last one is the end of all.
-            let cookie = if last { cookie } else { 0 };
-            // SAFETY: the caller's promise.
-            let outcome = unsafe { self.send(Way::Network, to, message, cookie) };
-            if last || outcome == Outcome::Down {
-                return outcome;
-            }
-            at += bytes;
-        }
-    }
-
     /// Send it if there is room for all of it at once.
     ///
     /// # Safety
@@ -373,18 +345,32 @@ impl State {
     /// # Safety
     /// The pieces of the message are readable.
     #[inline]
-    unsafe fn offer(&mut self, way: Way, to: PeerId, message: &Message, taken: usize) -> Sent {
-        let sent = match (way, &mut self.node) {
-            // SAFETY: the caller's promise.
-            (Way::Node, Some(node)) => unsafe { offer(node, way, to, message, taken) },
+    pub(super) unsafe fn offer(
+        &mut self,
+        way: Way,
+        to: PeerId,
+        message: &Message,
+        taken: usize,
+    ) -> Sent {
+        match (way, &mut self.node) {
+            (Way::Node, Some(node)) => {
+                // SAFETY: the caller's promise.
+                let (first, second) = unsafe { message.pieces() };
+                let word = frame::word(way, message.what, message.len());
+                if node.send_pieces(to, word, first, second) {
+                    return Sent::Accepted;
+                }
+                // SAFETY: the caller's promise.
+                unsafe { offer(node, way, to, message, taken) }
+            }
             (Way::Node, None) => Sent::Down,
             (Way::Network, _) => {
                 // SAFETY: the caller's promise.
-                unsafe { offer(&mut self.network, way, to, message, taken) }
+                let sent = unsafe { offer(&mut self.network, way, to, message, taken) };
+                self.push_out(way);
+                sent
             }
-        };
-        self.push_out(way);
-        sent
+        }
     }
 
     /// The program may not call MPI again for a long time: nothing is left lying here.
@@ -447,11 +433,8 @@ impl State {
     #[inline(always)]
     fn read_node(&mut self, frame: Incoming) -> Option<Arrived> {
         match frame::read(Way::Node, self.bytes(&frame)) {
-            Some(What::Message(tag)) => Some(arrived(Way::Node, tag, frame)),
-            _ => {
-                self.refuse(Way::Node, frame);
-                None
-            }
+            Some(What::Message(tag)) => Some(Arrived::new(Way::Node, tag, frame)),
+            _ => self.read_operations(frame),
         }
     }
 
@@ -470,7 +453,10 @@ impl State {
             };
             self.keep_busy();
             match frame::read(Way::Network, self.bytes(&frame)) {
-                Some(What::Message(tag)) => return Some(arrived(Way::Network, tag, frame)),
+                Some(What::Message(tag)) => {
+                    return Some(Arrived::new(Way::Network, tag, frame));
+                }
+                Some(What::Operation) => self.execute(Way::Network, frame),
                 Some(What::Put(address)) => {
                     let payload = &self.bytes(&frame)[Way::Network.head_bytes()..];
                     let into = address as *mut u8;
@@ -504,13 +490,13 @@ impl State {
     }
 
     #[inline]
-    fn bytes<'f>(&self, frame: &'f Incoming) -> &'f [u8] {
+    pub(super) fn bytes<'f>(&self, frame: &'f Incoming) -> &'f [u8] {
         // SAFETY: the transport has it there until it is consumed.
         unsafe { core::slice::from_raw_parts(frame.start, frame.len) }
     }
 
     #[cold]
-    fn refuse(&mut self, way: Way, frame: Incoming) {
+    pub(super) fn refuse(&mut self, way: Way, frame: Incoming) {
         let reason = "it has sent what no process of this version sends".to_owned();
         self.news.push_back(News::Lost(self.peers.name(frame.from), reason));
         self.consume_frame(way, frame);
@@ -523,7 +509,7 @@ impl State {
     }
 
     #[inline(always)]
-    fn consume_frame(&mut self, way: Way, frame: Incoming) {
+    pub(super) fn consume_frame(&mut self, way: Way, frame: Incoming) {
         match (way, &mut self.node) {
             (Way::Node, Some(node)) => node.consume(frame),
             (Way::Node, None) => {}
@@ -561,7 +547,7 @@ impl State {
         match event {
             Event::Up(..) => None,
             Event::Notice(text) => Some(News::Notice(text)),
-            Event::Down { peer, said_goodbye: true, .. } => {
+            Event::Down { peer, said_goodbye: true, .. } if !self.asked.waits_for(peer) => {
                 self.remote.entry(peer).and_modify(|finished| *finished = true);
                 None
             }

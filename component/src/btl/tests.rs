@@ -1,10 +1,12 @@
 //! Two processes in one: they meet by what they publish, and exchange messages and memory.
 
-use crate::btl::core::Core;
+use crate::btl::core::{Above, Core};
 use crate::btl::frame::{Way, What};
+use crate::btl::operation::{Atomic, Change};
 use crate::btl::outbox::Message;
-use crate::btl::state::{News, Outcome, Place, Settings, State};
+use crate::btl::state::{Arrived, News, Outcome, Place, Settings, State};
 use crate::ffi::table::Name;
+use crate::transports::Transport;
 use crate::transports::shm::SegmentOptions;
 use crate::transports::tcp::TcpConfig;
 use rustbtl_fragments::ids::PeerId;
@@ -134,5 +136,192 @@ fn a_process_that_vanishes_is_lost_and_one_that_says_goodbye_is_not() {
             Some(News::Lost(who, reason)) => assert!(!goodbye && who == name(1), "{reason}"),
             other => assert!(goodbye && other.is_none(), "{other:?}"),
         }
+    }
+}
+
+/// Both make progress until this cookie of `of` is over.
+fn until_over(states: &mut [State; 2], of: usize, cookie: usize) {
+    loop {
+        for state in states.iter_mut() {
+            assert!(state.peek_node().is_none() && state.peek_network().is_none());
+            state.send_waiting();
+        }
+        while let Some((over, accepted)) = states[of].next_over() {
+            assert!(accepted);
+            if over == cookie {
+                return;
+            }
+            assert_eq!(over, 0);
+        }
+    }
+}
+
+#[test]
+fn memory_is_written_and_read_by_asking_whatever_the_way_and_the_length() {
+    for (one_node, encrypt) in [(true, false), (false, false), (false, true)] {
+        let mut states = pair(one_node, encrypt);
+        let [(to, way), _] = meet(&mut states);
+        for len in [0, 1, 3000, 20_000, 128 << 10, 3 << 20] {
+            let from: Vec<u8> = (0..len).map(|i| (i * 7 % 251) as u8).collect();
+            let mut there = vec![0; len];
+            let mut back = vec![0; len];
+            let address = there.as_mut_ptr() as u64;
+            // SAFETY: all three live until it is over.
+            unsafe { states[0].ask_write((way, to), address, (from.as_ptr(), len), 5) };
+            until_over(&mut states, 0, 5);
+            assert!(there == from, "{len} bytes, one node: {one_node}");
+            // SAFETY: as above.
+            unsafe { states[0].ask_read((way, to), address, (back.as_mut_ptr(), len), 6) };
+            until_over(&mut states, 0, 6);
+            assert!(back == from, "{len} bytes, one node: {one_node}");
+        }
+    }
+}
+
+#[test]
+fn changes_find_what_those_before_have_left_when_no_room_makes_them_wait() {
+    for one_node in [true, false] {
+        let mut states = pair(one_node, false);
+        let [(to, way), _] = meet(&mut states);
+        let mut there = 100u64;
+        let mut before = vec![0u64; 1000];
+        let change = Change::Add;
+        let address = (&raw mut there) as u64;
+        let add = Atomic { change, narrow: false, address, operand: 2, compare: 0 };
+        for (number, into) in before.iter_mut().enumerate() {
+            let into = (&raw mut *into).cast();
+            // SAFETY: both live until all are over.
+            let asked = unsafe { states[0].ask_change((way, to), add, into, number + 1) };
+            assert_ne!(asked, Outcome::Down);
+        }
+        let mut over = Vec::new();
+        while over.len() < 1000 {
+            for state in states.iter_mut() {
+                assert!(state.peek_node().is_none() && state.peek_network().is_none());
+                state.send_waiting();
+            }
+            over.extend(core::iter::from_fn(|| states[0].next_over()).filter(|one| one.0 != 0));
+        }
+        let expected: Vec<_> = (1..=1000).map(|number| (number, true)).collect();
+        assert_eq!(over, expected);
+        assert_eq!(before, (0..1000).map(|n| 100 + 2 * n).collect::<Vec<_>>());
+        assert_eq!(there, 2100);
+    }
+}
+
+#[test]
+fn who_finishes_without_an_answer_that_is_owed_is_lost() {
+    let mut states = pair(false, false);
+    meet(&mut states);
+    // SAFETY: a constant.
+    unsafe { states[0].send(Way::Network, PeerId(1), message(65, b"x"), 1) };
+    receive(1, &mut states);
+    let mut room = 0u64;
+    let into = (&raw mut room).cast();
+    // SAFETY: the room lives; the address is never used, the answer never comes.
+    unsafe { states[0].ask_read((Way::Network, PeerId(1)), into as u64, (into, 8), 1) };
+    let [mut left, mut other] = states;
+    // It has the question in its socket, and does not look.
+    let end = std::thread::spawn(move || {
+        while !other.network.close() {
+            std::thread::yield_now();
+        }
+    });
+    let news = loop {
+        assert!(left.peek_network().is_none());
+        if let Some(news) = left.next_news(true) {
+            break news;
+        }
+    };
+    end.join().unwrap();
+    assert!(matches!(news, News::Lost(who, _) if who == name(1)));
+}
+
+/// What has arrived of each tag, and what is over.
+#[derive(Default)]
+struct Seen {
+    arrived: std::sync::Mutex<std::collections::BTreeMap<u8, Vec<u32>>>,
+    over: std::sync::Mutex<Vec<usize>>,
+}
+
+impl Above for Seen {
+    fn arrived(&self, message: &Arrived) {
+        let (start, len) = message.payload;
+        // SAFETY: valid during the call.
+        let bytes = unsafe { core::slice::from_raw_parts(start, len) };
+        let number = u32::from_ne_bytes(bytes.try_into().unwrap());
+        self.arrived.lock().unwrap().entry(message.tag).or_default().push(number);
+    }
+    fn over(&self, cookie: usize, accepted: bool) {
+        assert!(accepted);
+        self.over.lock().unwrap().push(cookie);
+    }
+    fn lost(&self, _: Name, reason: &str) {
+        panic!("{reason}");
+    }
+    fn notice(&self, text: &str) {
+        panic!("{text}");
+    }
+}
+
+#[test]
+fn threads_that_send_ask_and_make_progress_together_lose_and_reorder_nothing() {
+    const MESSAGES: u32 = 3000;
+    const TAGS: [u8; 3] = [70, 71, 72];
+    for one_node in [true, false] {
+        let mut states = pair(one_node, false);
+        let ways = meet(&mut states);
+        let cores = states.map(|state| Core::new(state, true));
+        let seen = [Seen::default(), Seen::default()];
+        let mut sum = 0u64;
+        let address = (&raw mut sum) as u64;
+        let change = Change::Add;
+        let add = Atomic { change, narrow: false, address, operand: 1, compare: 0 };
+        let numbers: Vec<u32> = (0..MESSAGES).collect();
+        let is_complete = |seen: &Seen| {
+            let arrived = seen.arrived.lock().unwrap();
+            TAGS.iter().all(|tag| arrived.get(tag).is_some_and(|all| all.len() == numbers.len()))
+        };
+        std::thread::scope(|scope| {
+            for me in 0..2 {
+                for tag in TAGS {
+                    let (core, seen, numbers) = (&cores[me], &seen, &numbers);
+                    let (to, way) = ways[me];
+                    scope.spawn(move || {
+                        for number in numbers {
+                            let piece = ((&raw const *number).cast(), 4);
+                            let second = (core::ptr::null(), 0);
+                            let message =
+                                Message { what: What::Message(tag), first: piece, second };
+                            // SAFETY: the numbers outlive the transports' use of them.
+                            let sent = unsafe { core.send(way, to, message, 1) };
+                            assert_ne!(sent, Outcome::Down);
+                            if me == 0 && number % 10 == 0 {
+                                let into = core::ptr::null_mut();
+                                // SAFETY: the sum lives until all of it is over.
+                                core.with(|state| unsafe {
+                                    state.ask_change((way, to), add, into, 2)
+                                });
+                            }
+                            core.progress(&seen[me]);
+                        }
+                    });
+                }
+            }
+            let asked = TAGS.len() * numbers.len() / 10;
+            let is_over = || seen[0].over.lock().unwrap().iter().filter(|&&one| one == 2).count();
+            while !is_complete(&seen[0]) || !is_complete(&seen[1]) || is_over() < asked {
+                for me in 0..2 {
+                    cores[me].progress(&seen[me]);
+                }
+            }
+            assert_eq!(is_over(), asked);
+        });
+        for one in &seen {
+            for (tag, arrived) in &*one.arrived.lock().unwrap() {
+                assert!(*arrived == numbers, "tag {tag}, one node: {one_node}");
+            }
+        }
+        assert_eq!(sum, (TAGS.len() * numbers.len() / 10) as u64);
     }
 }

@@ -97,6 +97,21 @@ impl<M: Memory> Producer<M> {
         true
     }
 
+    /// As [`Self::try_push`], for a header of one little-endian word, which has the frame's length
+    /// in its low half, and a payload in two pieces.
+    #[inline(always)]
+    pub fn try_push_pieces(&mut self, word: u64, first: &[u8], second: &[u8]) -> bool {
+        let len = size_of_val(&word) + first.len() + second.len();
+        let Some(at) = self.reserve(len) else { return false };
+        let at_first = at + size_of_val(&word);
+        // SAFETY: `reserve` gave `len` bytes at `at`.
+        unsafe { self.memory.write(at_first, first) };
+        // SAFETY: likewise; the word and both pieces together have `len` bytes.
+        unsafe { self.memory.write(at_first + first.len(), second) };
+        self.commit_word(at, word, len);
+        true
+    }
+
     /// Send a frame of `header` and `payload_bytes` bytes that `fill` writes in place; it is
     /// called only when there is room.
     #[inline]

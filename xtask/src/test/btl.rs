@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use super::job::{Outcome, TestJob};
-use super::mpi::{self, Over};
+use super::mpi::{self, InTree, Over, OverBtl};
 use super::schedule::{Load, Task};
 use super::scratch::Scratch;
 use super::summary::Tier;
@@ -14,6 +14,8 @@ use crate::paths;
 
 /// ob1 over our BTL.
 pub const OPTIONS: [&str; 6] = ["--mca", "pml", "ob1", "--mca", "btl", "rustbtl,self"];
+/// Windows over osc/rdma, which uses the BTL's operations on memory; those that are shared over sm.
+pub const OSC_RDMA: [&str; 6] = ["--mca", "osc", "rdma,sm", "--mca", "btl_rustbtl_one_sided", "1"];
 /// ob1 over what Open MPI chooses.
 const UNNAMED: [&str; 3] = ["--mca", "pml", "ob1"];
 
@@ -30,9 +32,21 @@ pub fn tasks(tasks: &mut Vec<Task<'_>>, needs: &'static [&'static str]) {
         let some = some.to_vec();
         let title = format!("the BTL: {} to {}", some[0], some[some.len() - 1]);
         tasks.push(Task::new(title, Load::Jobs, needs, move |tier| {
-            mpi::run_some(tier, &Over::Btl, |name| some.iter().any(|other| other == name));
+            let over = Over::Btl(OverBtl::default());
+            mpi::run_some(tier, &over, |name| some.iter().any(|other| other == name));
         }));
     }
+    tasks.push(Task::new("the BTL: osc/rdma", Load::Jobs, needs, |tier| {
+        for (program, arguments, shape, options) in OVER_OSC_RDMA {
+            let (nodes, ppn) = shape;
+            let title = format!("{program} {}", arguments.join(" "));
+            let how = options.join(" ");
+            tier.check(&format!("btl, osc/rdma: {}: {nodes} × {ppn} {how}", title.trim()), || {
+                passes_rma(shape, program, arguments, options)
+            });
+        }
+        tier.check("btl, osc/rdma: has nothing else to use: 2 × 1", osc_rdma_without_it);
+    }));
     tasks.push(Task::new("the BTL: choice, ways and losses", Load::Jobs, needs, run));
 }
 
@@ -78,6 +92,68 @@ fn must_pass(outcome: &Outcome) -> Result<()> {
 fn passes(shape: (u32, u32), options: &[&str]) -> Result<()> {
     must_pass(&job(shape)?.with(&OPTIONS).with(options).run()?)
 }
+
+fn passes_rma(
+    (nodes, ppn): (u32, u32),
+    program: &str,
+    arguments: &[&str],
+    options: &[&str],
+) -> Result<()> {
+    let program = mpi::compile(&paths::root().join(format!("tests/mpi/{program}.c")))?;
+    let command = [
+        &[program.display().to_string()],
+        &arguments.iter().map(|word| word.to_string()).collect::<Vec<_>>()[..],
+    ]
+    .concat();
+    let job = TestJob::new(nodes, ppn, &command);
+    must_pass(&job.with(&OPTIONS).with(&OSC_RDMA).with(options).run()?)
+}
+
+/// Stock has nothing that osc/rdma of 4.1 could use between nodes, and neither has the BTL then.
+fn osc_rdma_without_it() -> Result<()> {
+    let program = mpi::compile(&paths::root().join("tests/mpi/rma_active.c"))?;
+    let without = ["--mca", "osc", "rdma"];
+    let outcome = TestJob::new(2, 1, &[program]).with(&OPTIONS).with(&without).run()?;
+    outcome.must(outcome.code != 0, "there should be no component for the window")
+}
+
+/// Over Debian 13's Open MPI 5.0, in a tree of its packages.
+pub fn run_over(tier: &mut Tier, tree: InTree<'_>) {
+    let over = Over::Btl(OverBtl { tree: Some(tree), one_sided: true });
+    mpi::run_some(tier, &over, |name| IN_PACKAGES.contains(&name));
+}
+
+/// A program, its arguments, nodes and ranks on each, options.
+type RmaCase = (&'static str, &'static [&'static str], (u32, u32), &'static [&'static str]);
+
+/// What osc/rdma of Open MPI 4.1.4 can do. With dynamic windows between nodes it waits for itself;
+/// `rma_passive` and allocated windows crash in it on one node with vader, too.
+const OVER_OSC_RDMA: [RmaCase; 9] = [
+    ("rma_active", &[], (1, 3), &[]),
+    ("rma_active", &[], (2, 2), &[]),
+    ("rma_active", &[], (2, 2), &ENCRYPTED),
+    ("rma_dynamic", &[], (1, 3), &[]),
+    ("rma_remote", &["created"], (1, 3), &[]),
+    ("rma_remote", &["created"], (1, 3), &NO_SINGLE_COPY),
+    ("rma_remote", &["created"], (2, 2), &[]),
+    ("rma_remote", &["allocated"], (2, 1), &[]),
+    ("rma_remote", &["allocated"], (2, 2), &[]),
+];
+
+/// Programs that show the BTL in 5.0: all kinds of messages, threads, windows.
+const IN_PACKAGES: [&str; 11] = [
+    "ring",
+    "sizes",
+    "modes",
+    "datatypes_layouts",
+    "wildcards",
+    "coll_all",
+    "storm",
+    "threads_basic",
+    "rma_active",
+    "rma_passive",
+    "rma_remote",
+];
 
 fn not_opened() -> Result<()> {
     let outcome = job((1, 2))?.with(&UNNAMED).with(&VERBOSE).run()?;

@@ -20,6 +20,7 @@ mod local_storage;
 mod lost_output;
 mod miri;
 pub mod mpi;
+mod mpich;
 mod node_failure;
 mod node_names;
 mod one_sided;

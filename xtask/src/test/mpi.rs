@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use super::btl;
 use super::header::Header;
 use super::job::{Outcome, TestJob};
+use super::mpich::Wi4mpi;
 use super::one_sided_component;
 use super::scratch::Scratch;
 use super::summary::Tier;
@@ -36,12 +37,23 @@ pub enum Over<'a> {
     },
     /// The installed Open MPI with our component, and these options for its collectives.
     Collectives(&'static [&'static str]),
-    /// The installed Open MPI with its pml ob1 over our BTL.
-    Btl,
+    /// Open MPI's own pml ob1 over our BTL.
+    Btl(OverBtl<'a>),
+    /// The installed Open MPI with our component; the programs are MPICH's binaries.
+    Mpich(&'a Wi4mpi),
     /// An Open MPI that was built with our component.
     Tree(&'a Installed),
     /// Debian 13's, in a tree of its packages, with our component installed.
     Debian(InTree<'a>),
+}
+
+/// How programs run over our BTL.
+#[derive(Clone, Copy, Default)]
+pub struct OverBtl<'a> {
+    /// Debian 13's Open MPI in this tree; else the installed one.
+    pub tree: Option<InTree<'a>>,
+    /// Windows over Open MPI's component osc/rdma, which uses the BTL itself, in two layouts.
+    pub one_sided: bool,
 }
 
 /// How programs run in a tree of packages.
@@ -65,12 +77,25 @@ impl Over<'_> {
         if let Over::Tree(installed) = self { Some(installed) } else { None }
     }
 
+    /// The tree of packages, if that is where programs run.
+    fn packages(&self) -> Option<InTree<'_>> {
+        match self {
+            Over::Debian(tree) => Some(*tree),
+            Over::Btl(over) => over.tree,
+            _ => None,
+        }
+    }
+
     /// The job, run by this Open MPI.
-    pub fn job(&self, job: TestJob) -> TestJob {
+    pub fn job(&self, mut job: TestJob) -> TestJob {
+        if let Some(tree) = self.packages() {
+            job = job.with(&["--root", &tree.root.display().to_string()]);
+        }
         match self {
             Over::Tree(tree) => job.with(&["--openmpi", &tree.prefix.display().to_string()]),
-            Over::Debian(tree) => job.with(&["--root", &tree.root.display().to_string()]),
-            Over::Btl => job.with(&btl::OPTIONS),
+            Over::Mpich(wi4mpi) => wi4mpi.job(job),
+            Over::Btl(over) if over.one_sided => job.with(&btl::OPTIONS).with(&btl::OSC_RDMA),
+            Over::Btl(_) => job.with(&btl::OPTIONS),
             _ => job,
         }
     }
@@ -86,7 +111,8 @@ impl Over<'_> {
             Over::Component | Over::Protected => all,
             Over::OneSided { all_shapes: true, .. } => all,
             Over::OneSided { .. } | Over::Collectives(_) => one_sided_component::some_shapes(&all),
-            Over::Btl | Over::Tree(_) | Over::Debian(_) => {
+            Over::Btl(over) if over.one_sided => one_sided_component::some_shapes(&all),
+            Over::Btl(_) | Over::Mpich(_) | Over::Tree(_) | Over::Debian(_) => {
                 all.iter().copied().filter(largest).collect()
             }
         }
@@ -94,7 +120,11 @@ impl Over<'_> {
 
     /// Ends the names of cases.
     fn ending(&self) -> &'static str {
-        if matches!(self, Over::Btl) { ", btl" } else { "" }
+        match self {
+            Over::Btl(over) if over.one_sided => ", btl, osc/rdma",
+            Over::Btl(_) => ", btl",
+            _ => "",
+        }
     }
 
     fn records(&self) -> bool {
@@ -191,7 +221,7 @@ impl Run<'_> {
             job = job.with(&["--mca", "vprotocol_correlated_checkpoint_dir", &folder]);
             job = job.with(&["--env", "RUSTBTL_RECORD=1"]);
         }
-        if self.stock || matches!(self.over, Over::Btl) {
+        if self.stock || matches!(self.over, Over::Btl(over) if !over.one_sided) {
             let options: Vec<&str> = self.header.stock_options.iter().map(String::as_str).collect();
             job = job.with(&options);
         }
@@ -282,8 +312,11 @@ fn compiler(source: &Path) -> Option<&'static [&'static str]> {
 }
 
 fn folder(over: &Over) -> PathBuf {
-    if matches!(over, Over::Debian(_)) {
+    if over.packages().is_some() {
         return debian::target().join("mpi-tests");
+    }
+    if matches!(over, Over::Mpich(_)) {
+        return paths::target().join("mpi-tests/mpich");
     }
     match over.tree() {
         // Of the version and the variant: an Open MPI is built as VERSION/install[-VARIANT].
@@ -342,12 +375,18 @@ fn compile_to(program: &Path, source: &Path, over: &Over, options: &[&str]) -> R
     let folder = program.parent().unwrap_or(program);
     fs::create_dir_all(folder).context(|| folder.display().to_string())?;
     let words = compiler(source).unwrap_or(&["mpicc"]);
-    let mut command = match over {
-        Over::Tree(tree) => tree.command(words[0]),
-        Over::Debian(tree) => debian::inside(tree.root, &[words[0].into()])?,
+    let mut command = match (over.packages(), over) {
+        (Some(tree), _) => debian::inside(tree.root, &[words[0].into()])?,
+        (None, Over::Tree(tree)) => tree.command(words[0]),
+        (None, Over::Mpich(wi4mpi)) => Command::new(&wi4mpi.compiler),
         _ => Command::new(words[0]),
     };
-    command.args(&words[1..]).args(options).args(["-O2", "-o"]).arg(program).arg(source);
+    command.args(&words[1..]);
+    if matches!(over, Over::Mpich(_)) {
+        // MPICH's constants are addresses that gcc warns of.
+        command.arg("-Wno-error");
+    }
+    command.args(options).args(["-O2", "-o"]).arg(program).arg(source);
     run::output(command.args(["-lm", "-pthread"])).map(drop)
 }
 

@@ -250,21 +250,28 @@ impl Shm {
         self.slot(peer).map(|slot| self.outgoing[slot].to)
     }
 
-    /// A short frame whose header is in words, if the ring is in use and has room. False: nothing
-    /// has happened, `send` knows why.
+    /// The ring to this peer, if it is in use.
+    #[inline(always)]
+    fn ring_in_use(&mut self, to: PeerId) -> Option<&mut Producer<Raw>> {
+        let slot = self.slot(to)?;
+        let outgoing = self.outgoing.get_mut(slot).filter(|one| one.link == RingLink::Announced)?;
+        self.row = 0;
+        if core::mem::take(&mut self.received) {
+            outgoing.ring.expect_waiting_consumer();
+        }
+        Some(&mut outgoing.ring)
+    }
+
+    /// A short frame with a header in words. False: nothing has happened, `send` knows why.
     #[inline(always)]
     pub fn send_words(&mut self, to: PeerId, header: [u64; 4], payload: &[u8]) -> bool {
-        if let Some(slot) = self.slot(to)
-            && let Some(outgoing) = self.outgoing.get_mut(slot)
-            && outgoing.link == RingLink::Announced
-        {
-            self.row = 0;
-            if core::mem::take(&mut self.received) {
-                outgoing.ring.expect_waiting_consumer();
-            }
-            return outgoing.ring.try_push_words(header, payload);
-        }
-        false
+        self.ring_in_use(to).is_some_and(|ring| ring.try_push_words(header, payload))
+    }
+
+    /// The same for a header of one word and a payload in two pieces.
+    #[inline(always)]
+    pub fn send_pieces(&mut self, to: PeerId, word: u64, first: &[u8], second: &[u8]) -> bool {
+        self.ring_in_use(to).is_some_and(|ring| ring.try_push_pieces(word, first, second))
     }
 
     /// The oldest frame of the ring that had the last one, which is the only one most often.

@@ -13,8 +13,8 @@ use super::scratch::Scratch;
 use super::summary::Tier;
 use super::trees::recovery;
 use super::{
-    errors, local_storage, lost_output, node_failure, one_sided_component, signals, slurm_cluster,
-    spare_nodes, spawned,
+    btl, errors, local_storage, lost_output, node_failure, one_sided_component, signals,
+    slurm_cluster, spare_nodes, spawned,
 };
 use crate::debian;
 use crate::error::{Context, Result, fail};
@@ -67,6 +67,7 @@ pub fn run(tier: &mut Tier, long: bool) {
     });
     let many = Over::Debian(InTree { three_nodes: long, ..InTree::new(tree) });
     mpi::run_over(tier, &many);
+    btl::run_over(tier, InTree::new(tree));
     one_sided_component::run_over(tier, &many);
     if long {
         tier.check("packages for both: lintian finds no error", || without_errors(tree));

@@ -29,6 +29,13 @@ pub fn run(tier: &mut Tier, over: &Over) {
     }
 }
 
+/// Programs alone are lost.
+pub fn run_programs(tier: &mut Tier, over: &Over, of: &str) {
+    for (title, shape, faults) in &SURVIVED[..1] {
+        tier.check(&format!("{of}live recovery: {title}"), || survives(over, *shape, faults));
+    }
+}
+
 /// The quick part of it.
 pub fn run_one(tier: &mut Tier, over: &Over) {
     for (title, shape, faults) in &SURVIVED[1..2] {
