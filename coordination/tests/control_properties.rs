@@ -40,8 +40,11 @@ fn from_rank() -> impl Strategy<Value = FromRank> {
         Just(FromRank::CollectivesBypass {}),
         (checkpoint(), any::<u32>(), blob())
             .prop_map(|(checkpoint, step, part)| FromRank::VerbsPart { checkpoint, step, part }),
-        (any::<u64>(), blob(), blob())
-            .prop_map(|(generation, name, value)| FromRank::VerbsName { name, generation, value }),
+        (any::<u64>(), blob(), blob()).prop_map(|(generation, name, value)| FromRank::VerbsName {
+            name,
+            generation,
+            value
+        }),
         (any::<u32>(), any::<u64>(), blob()).prop_map(|(number, generation, name)| {
             FromRank::FindVerbsName { number, name, generation }
         }),

@@ -8,7 +8,7 @@ use crate::os::now_ns;
 use crate::sync::checkpoint_signals::{SIGNALS, mark_not_replayable};
 use core::ffi::c_void;
 use core::ops::Range;
-use rustbtl_coordination::control::{CheckpointId, FromRank, RankPart, ReplayBlocker, ToRank};
+use rustbtl_coordination::control::{CheckpointId, FromRank, ReplayBlocker, ToRank};
 use rustbtl_coordination::quiescence::Input as QuiescenceInput;
 use rustbtl_coordination::verbs_drain::{CONNECTED, Input, MADE, Output, Phase, VerbsDrain};
 use rustbtl_shadow::interface::{Callbacks, Interface, SYMBOL, VERSION};
@@ -240,7 +240,8 @@ impl Checkpoint {
     }
 
     /// Parts of all ranks have come.
-    pub(crate) fn verbs_parts(&mut self, id: CheckpointId, step: u32, parts: &[RankPart]) {
+    pub(crate) fn verbs_parts(&mut self, message: ToRank) {
+        let ToRank::VerbsParts { checkpoint: id, step, parts } = message else { return };
         let Some(library) = self.verbs.library else { return };
         let is_of_this = id.0 == self.verbs.drain.checkpoint();
         let waits = matches!(self.verbs.drain.phase(), Phase::Tallies | Phase::Draining);

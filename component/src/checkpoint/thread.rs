@@ -411,7 +411,7 @@ impl Checkpoint {
                 Self::signals().requests.answer(number, outcome);
             }
             ToRank::StopOutgoing { checkpoint: id } => self.drain_verbs_or_stop(id),
-            ToRank::VerbsParts { checkpoint: id, step, parts } => self.verbs_parts(id, step, &parts),
+            answer @ ToRank::VerbsParts { .. } => self.verbs_parts(answer),
             ToRank::VerbsNameFound { number, value } => name_found(number, value),
             ToRank::Begin { checkpoint: id, kind, members, .. } => self.begin(id, kind, &members),
             ToRank::Resume { checkpoint: id } => self.input(Input::Resume { checkpoint: id.0 }),
