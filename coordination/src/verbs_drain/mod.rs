@@ -14,8 +14,8 @@
 //!
 //! Invariants:
 //! * D1 `Close` and `Open` alternate; the gate is open in Idle and Pausing, and nowhere else.
-//! * D2 Each step gets one part of this rank, in ascending order; only the tallies of the round that
-//!   is being drained are sent again, when they have changed.
+//! * D2 Each step gets one part of this rank, in ascending order; only the tallies of the round
+//!   that is being drained are sent again, when they have changed.
 //! * D3 `Drained` comes after the parts of all ranks in the step `drained`: nothing is under way
 //!   anywhere, and no gate opens before the release.
 //! * D4 Parts of other checkpoints and steps change nothing, nor does a second order.

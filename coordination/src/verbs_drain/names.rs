@@ -1,6 +1,6 @@
-//! What names of verbs stand for, at the coordinator, and at a guardian for a coordinator that takes
-//! its place. A name is of one generation at a time: so there is one entry for each object that
-//! exists at once, not for each that ever did.
+//! What names of verbs stand for, at the coordinator, and at a guardian for a coordinator that
+//! takes its place. A name is of one generation at a time: so there is one entry for each object
+//! that exists at once, not for each that ever did.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 // A libibverbs in memory: adapters "fake0" and "fake1" reach each other. The shadow opens it in
 // place of the real one, so programs run through the shadow on any machine. Something moves the
 // queue pairs: requests are executed in order, acknowledged later; a send that finds no receive
-// waits. What the specification forbids ends the process. Numbers and keys of a queue pair or region
-// are never used twice: a rebuild that mixes them up is noticed.
+// waits. What the specification forbids ends the process. Numbers and keys of a queue pair or
+// region are never used twice: a rebuild that mixes them up is noticed.
 //
 // One process: its own thread moves. Several: FAKE_IBVERBS_WORLD is a file below
 // /dev/shm/infiniband/, which they share, and FAKE_IBVERBS_SERVER a program made of this file with

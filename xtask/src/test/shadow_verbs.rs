@@ -1,6 +1,7 @@
 //! Programs that use libibverbs beside MPI in protected jobs (docs/adr/0044), over a libibverbs in
-//! memory (shadow/library/tests/fake_ibverbs.c), so on any machine that has its headers: checkpoints
-//! under traffic, a rank that is killed and all roll back, a job that is restarted as a whole.
+//! memory (shadow/library/tests/fake_ibverbs.c), so on any machine that has its headers:
+//! checkpoints under traffic, a rank that is killed and all roll back, a job that is restarted as a
+//! whole.
 
 use std::path::Path;
 use std::process::Command;
