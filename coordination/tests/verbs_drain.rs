@@ -215,7 +215,7 @@ impl World {
             let checkpoint = self.checkpoint;
             self.checkpoint += 1;
             self.ranks.iter_mut().for_each(|rank| rank.down.push_back(Order::Release(checkpoint)));
-        } else if self.checkpoint % 2 == 0 && self.random.below(10) == 0 {
+        } else if self.checkpoint.is_multiple_of(2) && self.random.below(10) == 0 {
             self.checkpoint += 1;
             let checkpoint = self.checkpoint;
             self.ranks.iter_mut().for_each(|rank| rank.down.push_back(Order::Begin(checkpoint)));

@@ -140,7 +140,7 @@ unsafe extern "C" fn open() {
 
 /// Something with all of the process, whose gate is closed.
 fn with<T>(call: impl FnOnce(&mut State) -> T) -> Option<T> {
-    CLOSED.with_borrow_mut(|closed| closed.as_mut().map(|state| call(&mut **state)))
+    CLOSED.with_borrow_mut(|closed| closed.as_mut().map(|state| call(state)))
 }
 
 /// Give bytes.
