@@ -39,9 +39,12 @@ const NOT_LOGGED: &str = "it uses verbs past MPI (vprotocol_correlated_shadow_ve
 const NOT_DRAINED: &str = "the program uses verbs past MPI; only checkpoints of the whole job \
                            drain them";
 
-/// Questions for names: what their answers are.
+/// Questions for names that are open, by number, and their answers.
+type Answers = BTreeMap<u32, Option<Vec<u8>>>;
+
+/// The number of the last question, and those that are open.
 struct Questions {
-    answers: Mutex<(u32, BTreeMap<u32, Option<Vec<u8>>>)>,
+    answers: Mutex<(u32, Answers)>,
     answered: Condvar,
 }
 
