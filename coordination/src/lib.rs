@@ -21,6 +21,7 @@ pub mod sealed_records;
 pub mod session_keys;
 mod set_file;
 mod sets;
+pub mod verbs_drain;
 
 pub use policy::{PolicyError, SetPolicy, fingerprint};
 pub use set_file::{SetFileError, TEXT_BYTES_MAX, WORLD_RANKS_MAX, parse_set_file};

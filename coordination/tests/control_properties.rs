@@ -38,6 +38,16 @@ fn from_rank() -> impl Strategy<Value = FromRank> {
         }),
         Just(FromRank::Ready {}),
         Just(FromRank::CollectivesBypass {}),
+        (checkpoint(), any::<u32>(), blob())
+            .prop_map(|(checkpoint, step, part)| FromRank::VerbsPart { checkpoint, step, part }),
+        (any::<u64>(), blob(), blob()).prop_map(|(generation, name, value)| FromRank::VerbsName {
+            name,
+            generation,
+            value
+        }),
+        (any::<u32>(), any::<u64>(), blob()).prop_map(|(number, generation, name)| {
+            FromRank::FindVerbsName { number, name, generation }
+        }),
         checkpoint().prop_map(|checkpoint| FromRank::OutgoingStopped { checkpoint }),
         (checkpoint(), snapshot(), blob(), any::<u64>()).prop_map(
             |(checkpoint, snapshot, description, ns)| {

@@ -54,6 +54,7 @@ typedef struct {
     double launch_timeout; /* seconds without a report of a daemon that is to be started */
     char *compression; /* none, lz4, zstd */
     int incremental;   /* one image in so many is full */
+    char *shadow_verbs; /* 0, 1 or the library in front of libibverbs */
     int checkpoints_kept;
     bool protect_without_dir;
     bool recover;

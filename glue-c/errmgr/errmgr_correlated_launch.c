@@ -20,7 +20,7 @@ static const char *const variables[] = { "RUSTBTL_JOB",     "RUSTBTL_SECRET",
                                          "RUSTBTL_FOLDER",  "RUSTBTL_IMAGES",
                                          "RUSTBTL_LOCAL",   "RUSTBTL_TMP",
                                          "RUSTBTL_PRINTS",  "RUSTBTL_GUARDIAN_FD",
-                                         "RUSTBTL_FAILURE_TIMEOUT" };
+                                         "RUSTBTL_FAILURE_TIMEOUT", "RUSTBTL_SHADOW_VERBS" };
 
 /* Is there a coordinator whose orders are read? */
 static void set_watching(bool on)
@@ -203,6 +203,10 @@ static void protect(orte_job_t *job, const char *port, const char *name, const c
     char *images = mca_errmgr_correlated_image_settings();
     for_each_app(job, "RUSTBTL_IMAGES", images);
     free(images);
+    const char *verbs = mca_errmgr_correlated_params.shadow_verbs;
+    if (NULL != verbs && '\0' != verbs[0] && 0 != strcmp(verbs, "0")) {
+        for_each_app(job, "RUSTBTL_SHADOW_VERBS", verbs);
+    }
     char *folder = mca_errmgr_correlated_absolute(mca_errmgr_correlated_params.checkpoint_dir);
     if (NULL != folder) {
         char *whole = opal_os_path(false, folder, name, NULL);

@@ -151,6 +151,11 @@ void mca_errmgr_correlated_register_params(void)
              "One checkpoint of a process in so many is a full one; the others store only the "
              "pages that have changed, and need the older ones beside them (hard links). 0: all "
              "are full.");
+    (void) variable("shadow_verbs", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_5, &p->shadow_verbs,
+             "For programs that call libibverbs themselves, beside MPI (Open MPI 4.1): 1 loads "
+             "librustbtl_verbs.so, which is beside rustbtl, in front of it; a path loads that "
+             "file. Checkpoints of all ranks drain their queue pairs, and a restart makes them "
+             "again; a failure rolls all ranks back. 0: such programs have no checkpoints.");
     renamed("signal", "checkpoint_signal", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3,
             &p->checkpoint_signal,
              "Signals to mpirun that request a global checkpoint: USR1, USR2, XCPU, "

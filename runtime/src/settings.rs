@@ -48,6 +48,10 @@ pub const TRACK_CHANGES: &str = "RUSTBTL_TRACK_CHANGES";
 /// For tests: pages that a program calls unchanged are read all the same, and an image in which one
 /// has changed is refused.
 pub const VERIFY_UNCHANGED: &str = "RUSTBTL_VERIFY_UNCHANGED";
+/// Shadow verbs (docs/adr/0044): 1, or the path of the library.
+pub const SHADOW_VERBS: &str = "RUSTBTL_SHADOW_VERBS";
+/// Of a program: its verbs are shadowed, and the component tells it when to drain them.
+pub const SHADOW_VERBS_JOB: &str = "RUSTBTL_VERBS_JOB";
 /// Where the node's directory goes, if not into the session's.
 pub const TMP: &str = "RUSTBTL_TMP";
 /// Milliseconds after which a silent node counts as failed.
@@ -63,7 +67,8 @@ const AGENT_PATIENCE: u32 = 5;
 /// Tests: folder with the points at which guardians wait (`guardian/failpoints.rs`).
 pub const FAILPOINTS: &str = "RUSTBTL_FAILPOINTS";
 /// All of them: programs see only the last.
-pub const ALL: [&str; 15] = [
+pub const ALL: [&str; 16] = [
+    SHADOW_VERBS,
     FAILURE_TIMEOUT,
     FAILPOINTS,
     ALONE,

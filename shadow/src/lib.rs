@@ -24,6 +24,7 @@ mod check;
 mod completions;
 mod drain;
 mod host;
+pub mod interface;
 mod names;
 mod objects;
 mod pairs;

@@ -46,7 +46,8 @@ pub fn package(folder: &Path) -> Result<PathBuf> {
         copy(&component.file(), &components.join(component.installed_name()))?;
     }
     // Beside the components, where they look for it; the user finds it in PATH.
-    for file in build::help_files()?.into_iter().chain([build::program()]) {
+    let shadow = Some(build::shadow_verbs()).filter(|library| library.exists());
+    for file in build::help_files()?.into_iter().chain([build::program()]).chain(shadow) {
         copy(&file, &components.join(file.file_name().unwrap_or_default()))?;
     }
     let programs = stage.join("usr/bin");

@@ -39,7 +39,7 @@ impl Checkpoint {
             }
             (true, false) => self.log_pressure.sooner(self.cost_pressure),
         };
-        match self.drain_timeout_ms() {
+        match self.drain_timeout_ms().into_iter().chain(self.verbs_timeout_ms()).min() {
             Some(look) if usual < 0 || usual > look => look,
             _ => usual,
         }

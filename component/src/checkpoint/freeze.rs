@@ -64,7 +64,8 @@ pub(crate) fn take(
     };
     driver.close_windows();
     let elsewhere = driver.host.windows.mapped.elsewhere();
-    let (mut dropped, exclude) = left_out(driver);
+    let (mut dropped, mut exclude) = left_out(driver);
+    checkpoint.verbs.leave_out(&mut dropped, &mut exclude);
     dropped.extend(files.iter().flat_map(Beginning::descriptors));
     let record = files.as_ref().map(Beginning::record);
     let dead = unused_ranges(&driver.host.log);

@@ -10,6 +10,7 @@ pub mod phases;
 pub mod requests;
 pub mod restart;
 pub mod set_counters;
+pub mod shadow_verbs;
 pub mod shared_memory_barrier;
 pub mod state;
 pub mod thread;

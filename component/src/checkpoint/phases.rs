@@ -208,7 +208,8 @@ impl Checkpoint {
                 refusal: CheckpointRefusal::ReplayPending,
             });
         }
-        if let Some(reason) = self.not_drained(id, &driver.counting) {
+        let not_drained = self.not_drained(id, &driver.counting);
+        if let Some(reason) = not_drained.or_else(|| self.verbs.not_drained(id)) {
             SharedMemoryBarrier::of(self, id, driver).failed();
             self.phases.failure = Some(reason.to_owned());
             return self.input(Input::SnapshotFailed {

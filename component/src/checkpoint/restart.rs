@@ -75,6 +75,7 @@ pub(crate) fn resume_after_restart(
     }
     checkpoint.restore_record(driver);
     driver.restore_clock();
+    checkpoint.restore_verbs(id);
     driver.restore_program_clocks();
     // The loss of the old PMIx server may be noticed now.
     drop(new.muted);

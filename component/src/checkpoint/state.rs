@@ -2,6 +2,7 @@
 
 use crate::checkpoint::guardian_link::Guardian;
 use crate::checkpoint::log_pressure::LogPressure;
+use crate::checkpoint::shadow_verbs::ShadowVerbs;
 use crate::engine::shared::Shared;
 use crate::ffi::table::{LOG_CHECKPOINT, LOG_SPILL};
 use crate::peers::transport_setup::TransportSetup;
@@ -75,6 +76,7 @@ pub(crate) struct Checkpoint {
     pub(crate) flush_state: DeterminantFlush,
     pub(crate) sharing: Sharing,
     pub(crate) drain: CollectiveDraining,
+    pub(crate) verbs: ShadowVerbs,
 }
 
 impl Checkpoint {

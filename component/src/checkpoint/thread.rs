@@ -20,6 +20,7 @@
 
 use crate::checkpoint::guardian_link::{Guardian, GuardianError};
 use crate::checkpoint::log_pressure::LogPressure;
+use crate::checkpoint::shadow_verbs::{ShadowVerbs, name_found};
 use crate::checkpoint::state::{
     Checkpoint, CollectiveDraining, DeterminantFlush, Ending, LogFullReaction, Phases, Sharing,
 };
@@ -146,6 +147,7 @@ pub fn start(
     if SIGNALS.set(signals).is_err() {
         return Ok(());
     }
+    let verbs = ShadowVerbs::attach()?;
     let transport_setup = transport_setup.clone();
     let blocked = crate::os::signals::block_all();
     let (report, reported) = std::sync::mpsc::channel();
@@ -187,6 +189,7 @@ pub fn start(
             flush_state: DeterminantFlush::default(),
             sharing: Sharing::default(),
             drain: CollectiveDraining::default(),
+            verbs,
         };
         drop(report.send(Ok(())));
         checkpoint.run();
@@ -257,6 +260,7 @@ impl Checkpoint {
         self.repair();
         self.determinants();
         self.await_replays_over();
+        self.step_verbs();
         if self.step_checkpoint() {
             self.determinants();
         }
@@ -352,6 +356,7 @@ impl Checkpoint {
             driver.unprotected_ns = now_ns();
         }
         self.abandon_drain();
+        self.abandon_verbs();
         // Nobody will ever send MayFinish.
         self.may_finish();
     }
@@ -393,6 +398,7 @@ impl Checkpoint {
             self.make_huge_pages(id);
         }
         self.end_drain(&message, taken);
+        self.end_verbs_drain(&message);
         match message {
             ToRank::Clock { message } => self.clock_order(message, taken),
             ToRank::Welcome { .. } | ToRank::Restarted { .. } => {}
@@ -404,9 +410,9 @@ impl Checkpoint {
                 let outcome = if problem.is_empty() { Ok(id) } else { Err(problem) };
                 Self::signals().requests.answer(number, outcome);
             }
-            ToRank::StopOutgoing { checkpoint: id } => {
-                self.input(Input::StopOutgoing { checkpoint: id.0 })
-            }
+            ToRank::StopOutgoing { checkpoint: id } => self.drain_verbs_or_stop(id),
+            answer @ ToRank::VerbsParts { .. } => self.verbs_parts(answer),
+            ToRank::VerbsNameFound { number, value } => name_found(number, value),
             ToRank::Begin { checkpoint: id, kind, members, .. } => self.begin(id, kind, &members),
             ToRank::Resume { checkpoint: id } => self.input(Input::Resume { checkpoint: id.0 }),
             ToRank::Abort { checkpoint: id, .. } => {

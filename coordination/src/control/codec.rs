@@ -127,4 +127,4 @@ macro_rules! list {
 }
 list!(PeerId super::fields::RankEndpoint super::fields::RankClock);
 list!(super::collective_fields::MemberRun super::collective_fields::ClockCounter);
-list!(super::collective_fields::ClockTarget);
+list!(super::collective_fields::ClockTarget super::fields::RankPart);

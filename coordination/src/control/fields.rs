@@ -137,6 +137,26 @@ impl Field for RankEndpoint {
     }
 }
 
+/// What a rank has given to something that all have a part in.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RankPart {
+    /// Whose.
+    pub rank: PeerId,
+    /// Opaque.
+    pub part: Vec<u8>,
+}
+
+impl Field for RankPart {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.rank.put(out);
+        self.part.put(out);
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, ControlError> {
+        Ok(Self { rank: Field::take(from)?, part: Field::take(from)? })
+    }
+}
+
 /// How far a rank has got.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RankClock {

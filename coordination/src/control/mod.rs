@@ -32,7 +32,7 @@ pub use collective_fields::{ClockCounter, ClockTarget, Hindrance, MemberRun, Mem
 pub use collective_messages::{FromClock, ToClock};
 pub use command::{Reply, Request};
 pub use fields::{
-    CheckpointId, CheckpointKind, RankClock, RankEndpoint, ReplayBlocker, SnapshotMemory,
+    CheckpointId, CheckpointKind, RankClock, RankEndpoint, RankPart, ReplayBlocker, SnapshotMemory,
 };
 pub use frame::{BODY_BYTES_MAX, ControlError, FrameBuffer, HEADER_BYTES, Message, VERSION};
 pub use frozen_frame::frozen_in_pause;

@@ -3,7 +3,9 @@
 
 use super::codec::Field;
 use super::collective_messages::{FromClock, ToClock};
-use super::fields::{CheckpointId, CheckpointKind, RankEndpoint, ReplayBlocker, SnapshotMemory};
+use super::fields::{
+    CheckpointId, CheckpointKind, RankEndpoint, RankPart, ReplayBlocker, SnapshotMemory,
+};
 use super::frame::{ControlError, Message};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 
@@ -184,6 +186,33 @@ class 1 FromRank {
     /// Collectives of a communicator bypass rustbtl: no snapshot of this rank may be taken before
     /// they are drained. Before `Ready` where that is so of MPI's own communicators.
     51 CollectivesBypass {},
+    /// Its part in a step of the drain of verbs, or of what follows a restart (docs/adr/0044).
+    52 VerbsPart {
+        /// Of this checkpoint.
+        checkpoint: CheckpointId,
+        /// Which step.
+        step: u32,
+        /// Opaque.
+        part: Vec<u8>,
+    },
+    /// What a name of verbs stands for; it takes the place of that of an older generation.
+    53 VerbsName {
+        /// Opaque.
+        name: Vec<u8>,
+        /// Of the name.
+        generation: u64,
+        /// What it stands for.
+        value: Vec<u8>,
+    },
+    /// What does this name stand for?
+    54 FindVerbsName {
+        /// Repeated in the answer.
+        number: u32,
+        /// The name.
+        name: Vec<u8>,
+        /// Of this generation.
+        generation: u64,
+    },
     /// The payload log costs the program more than it may, or is on its way to its budget and no
     /// checkpoint is wanted for it: suspend logging towards `set`.
     12 LoggingOverBudget {
@@ -356,6 +385,22 @@ class 2 ToRank {
     50 Clock {
         /// What.
         message: ToClock,
+    },
+    /// All parts of a step of the drain of verbs (docs/adr/0044).
+    52 VerbsParts {
+        /// Of this checkpoint.
+        checkpoint: CheckpointId,
+        /// Which step.
+        step: u32,
+        /// Of all ranks, ascending.
+        parts: Vec<RankPart>,
+    },
+    /// Answer to `FindVerbsName`.
+    53 VerbsNameFound {
+        /// The number that was asked with.
+        number: u32,
+        /// Empty: nobody has published it.
+        value: Vec<u8>,
     },
     /// From the guardian: where `Determinants` can be sent without a detour.
     43 Coordinator {

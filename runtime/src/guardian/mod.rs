@@ -200,8 +200,8 @@ fn guard(
     let pid = match &settings.restore {
         None => {
             let given = (theirs, settings.undo());
-            crate::guardian::program::start(words, given, ends, signals.mask_before())?.id()
-                as os::Pid
+            let (mask, rank) = (signals.mask_before(), (settings.rank.0, settings.size));
+            crate::guardian::program::start(words, given, ends, mask, rank)?.id() as os::Pid
         }
         Some(checkpoint) => {
             crate::guardian::recovery::restore(&*store, &settings, checkpoint, theirs, ends)

@@ -13,6 +13,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Stands in front of libibverbs in programs that use it past MPI.
+const SHADOW_VERBS_LIBRARY: &str = "librustbtl_verbs.so";
+
 /// The command with the environment of a program, without the variables for guardians.
 fn command(words: &[OsString]) -> io::Result<Command> {
     let Some((name, arguments)) = words.split_first() else {
@@ -57,6 +60,7 @@ pub fn start(
     (socket, undo): (OwnedFd, Option<PathBuf>),
     ends: Ends,
     mask: libc::sigset_t,
+    rank: (u32, u32),
 ) -> io::Result<std::process::Child> {
     let mut command = command(words)?;
     let fd: RawFd = socket.as_raw_fd();
@@ -68,6 +72,9 @@ pub fn start(
     let images = env::var(settings::IMAGES).ok().and_then(|text| text.parse::<Images>().ok());
     if images.is_some_and(|images| images.full_every > 1) {
         command.env(settings::TRACK_CHANGES, "1");
+    }
+    if let Some(library) = env::var_os(settings::SHADOW_VERBS).filter(|wanted| !wanted.is_empty()) {
+        load_shadow_verbs(&mut command, &library, rank)?;
     }
     let Ends([out, err], input) = ends;
     if let Some(input) = input {
@@ -94,6 +101,33 @@ pub fn start(
         Some(libc::EMFILE) => io::Error::other(too_few_files(number)),
         _ => error,
     })
+}
+
+/// Loads shadow verbs in front of libibverbs. `wanted`: 1, or the library. `rank`: which, of how
+/// many.
+fn load_shadow_verbs(command: &mut Command, wanted: &OsStr, rank: (u32, u32)) -> io::Result<()> {
+    let here = env::current_exe()?.with_file_name(SHADOW_VERBS_LIBRARY);
+    let places = match wanted.as_bytes() {
+        b"1" => vec![here.clone(), here.with_file_name("../lib").join(SHADOW_VERBS_LIBRARY)],
+        _ => vec![PathBuf::from(wanted)],
+    };
+    let Some(library) = places.iter().find(|place| place.is_file()) else {
+        let problem = format!(
+            "vprotocol_correlated_shadow_verbs: there is no {}; give the path of \
+             {SHADOW_VERBS_LIBRARY}",
+            places[0].display()
+        );
+        return Err(io::Error::new(io::ErrorKind::NotFound, problem));
+    };
+    let mut preload = library.clone().into_os_string();
+    if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    command.env("LD_PRELOAD", preload).env(settings::SHADOW_VERBS_JOB, "1");
+    command.env("RUSTBTL_VERBS_PROCESS", rank.0.to_string());
+    command.env("RUSTBTL_VERBS_PROCESSES", rank.1.to_string());
+    Ok(())
 }
 
 /// The number of the socket is part of images, so it is the same everywhere.

@@ -13,6 +13,7 @@ use crate::store;
 use rustbtl_coordination::control::{
     CheckpointId, FromNode, FromRank, ReplayBlocker, SnapshotMemory, ToClock, ToRank,
 };
+use rustbtl_coordination::verbs_drain::{MADE, Names};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -36,6 +37,10 @@ pub struct GuardedRank {
     not_replayable: BTreeMap<ReplayBlocker, FromRank>,
     /// Collectives of the program bypass rustbtl.
     bypasses: bool,
+    /// What names of its verbs stand for.
+    verbs_names: Names,
+    /// Its parts in the steps that follow a restart.
+    verbs_parts: BTreeMap<u32, FromRank>,
     /// Its replay, or that of another one, has diverged; this program waits for its end.
     diverged: Option<FromRank>,
     /// Checkpoint requests of its program without a result yet.
@@ -73,6 +78,8 @@ impl GuardedRank {
             replay_complete: false,
             not_replayable: BTreeMap::new(),
             bypasses: false,
+            verbs_names: Names::default(),
+            verbs_parts: BTreeMap::new(),
             diverged: None,
             requests: BTreeMap::new(),
             open_checkpoint: None,
@@ -141,6 +148,13 @@ impl GuardedRank {
         let mut all: Vec<FromRank> = self.hello.clone().into_iter().collect();
         all.extend(self.not_replayable.values().cloned());
         all.extend(self.bypasses.then_some(FromRank::CollectivesBypass {}));
+        let name = |(name, generation, value): (&[u8], u64, &[u8])| FromRank::VerbsName {
+            name: name.to_vec(),
+            generation,
+            value: value.to_vec(),
+        };
+        all.extend(self.verbs_names.iter().map(name));
+        all.extend(self.verbs_parts.values().cloned());
         all.extend(self.ready.then_some(FromRank::Ready {}));
         all.extend(self.diverged.clone());
         all.extend(self.replay_complete.then_some(FromRank::ReplayComplete {}));
@@ -203,6 +217,12 @@ impl GuardedRank {
             }
             FromRank::Ready {} => self.ready = true,
             FromRank::CollectivesBypass {} => self.bypasses = true,
+            FromRank::VerbsName { name, generation, value } => {
+                self.verbs_names.publish(name.clone(), *generation, value.clone());
+            }
+            FromRank::VerbsPart { step, .. } if *step >= MADE => {
+                self.verbs_parts.insert(*step, message.clone());
+            }
             FromRank::ReplayComplete {} => self.replay_complete = true,
             FromRank::ReplayPending { .. } => self.replay_complete = false,
             FromRank::NotReplayable { blocker, .. } => {

@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, VecDeque};
 struct Channel {
     /// The program's.
     front: c_int,
+    /// The real channel's.
+    real: c_int,
     /// Raised while `events` holds any.
     own: c_int,
     events: VecDeque<CqId>,
@@ -51,7 +53,8 @@ impl Channels {
     pub fn watch(&mut self, id: ChannelId, real: c_int) -> Outcome<()> {
         // SAFETY: a descriptor; waiting is done on the program's.
         unsafe { libc::fcntl(real, libc::F_SETFL, libc::O_NONBLOCK) };
-        if let Some(channel) = self.0.get(&id.0) {
+        if let Some(channel) = self.0.get_mut(&id.0) {
+            channel.real = real;
             return add(channel.front, real);
         }
         // SAFETY: no pointers.
@@ -64,7 +67,7 @@ impl Channels {
         let made = if own < 0 { Err(errno()) } else { Ok(()) };
         match made.and_then(|()| add(front, own)).and_then(|()| add(front, real)) {
             Ok(()) => {
-                self.0.insert(id.0, Channel { front, own, events: VecDeque::new() });
+                self.0.insert(id.0, Channel { front, real, own, events: VecDeque::new() });
                 Ok(())
             }
             Err(error) => {
@@ -73,6 +76,11 @@ impl Channels {
                 Err(error)
             }
         }
+    }
+
+    /// Those of real channels.
+    pub fn real_descriptors(&self) -> impl Iterator<Item = c_int> {
+        self.0.values().map(|channel| channel.real)
     }
 
     /// The program's descriptor.

@@ -13,6 +13,8 @@ pub mod channels;
 pub mod checkpoints;
 pub mod directory;
 pub mod exports;
+pub mod in_job;
+pub mod names;
 pub mod operations;
 pub mod real;
 pub mod refused;

@@ -4,17 +4,20 @@
 use crate::abi::*;
 use crate::channels::{self, Channels};
 use crate::directory::Directory;
+use crate::names::Names;
 use crate::real::give_up;
 use crate::system::{Real, System};
 use core::sync::atomic::{AtomicBool, Ordering};
 use rustbtl_shadow::{Job, Shadow};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// The folder that the job's processes share. Without it nothing is shadowed.
 const FOLDER: &str = "RUSTBTL_VERBS_FOLDER";
+/// In place of it: a component in this process knows the others.
+const JOB: &str = "RUSTBTL_VERBS_JOB";
 /// The number of this process.
 const PROCESS: &str = "RUSTBTL_VERBS_PROCESS";
 /// How many processes there are.
@@ -63,13 +66,22 @@ fn number(name: &str) -> Option<u32> {
 }
 
 /// What the environment asks for. None: nothing is shadowed.
-fn asked() -> Option<Directory> {
-    let folder = std::env::var_os(FOLDER).filter(|folder| !folder.is_empty())?;
+fn asked() -> Option<(Names, Job)> {
+    let given = |name| std::env::var_os(name).filter(|given| !given.is_empty());
+    let folder = given(FOLDER);
+    if folder.is_none() && given(JOB).is_none() {
+        return None;
+    }
     let (process, processes) = (number(PROCESS), number(PROCESSES));
     let job = process.zip(processes).map(|(process, processes)| Job { process, processes });
     match job.filter(|job| job.process < job.processes && job.processes <= 8192) {
-        Some(job) => Some(Directory::new(PathBuf::from(folder), job)),
-        None => give_up(&format!("{FOLDER} is set, {PROCESS} and {PROCESSES} are not, or wrong")),
+        Some(job) => Some(match folder {
+            Some(folder) => (Names::Folder(Directory::new(PathBuf::from(folder), job)), job),
+            None => (Names::Job, job),
+        }),
+        None => give_up(&format!(
+            "{FOLDER} or {JOB} is set, {PROCESS} and {PROCESSES} are not, or wrong"
+        )),
     }
 }
 
@@ -78,10 +90,11 @@ fn state() -> Option<&'static Mutex<State>> {
     static STATE: OnceLock<Option<Mutex<State>>> = OnceLock::new();
     STATE
         .get_or_init(|| {
-            let directory = asked()?;
-            let job = directory.job();
-            directory.join();
-            crate::checkpoints::start(&directory);
+            let (directory, job) = asked()?;
+            if let Names::Folder(directory) = &directory {
+                directory.join();
+                crate::checkpoints::start(directory);
+            }
             let system = System { channels: Channels::default(), directory };
             Some(Mutex::new(State {
                 shadow: Shadow::new(system, job),
@@ -97,6 +110,11 @@ fn state() -> Option<&'static Mutex<State>> {
 /// Is this process to be shadowed?
 pub fn is_asked() -> bool {
     state().is_some()
+}
+
+/// Is it one of a protected job, whose component closes the gate?
+pub fn is_in_job() -> bool {
+    std::env::var_os(FOLDER).is_none_or(|folder| folder.is_empty()) && is_asked()
 }
 
 /// Through the gate. Only where there are objects of the shadow's.
@@ -117,6 +135,22 @@ fn lock() -> MutexGuard<'static, State> {
 pub fn close() -> MutexGuard<'static, State> {
     CLOSING.store(true, Ordering::Relaxed);
     lock()
+}
+
+/// The same, if nobody is inside. The next one who comes waits in any case.
+pub fn try_close() -> Option<MutexGuard<'static, State>> {
+    let state = state()?;
+    CLOSING.store(true, Ordering::Relaxed);
+    match state.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// Who was about to close the gate does not.
+pub fn do_not_close() {
+    CLOSING.store(false, Ordering::Relaxed);
 }
 
 /// The program may go on.

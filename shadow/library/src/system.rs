@@ -2,14 +2,15 @@
 
 use crate::abi::*;
 use crate::channels::Channels;
-use crate::directory::Directory;
+use crate::names::Names;
 use crate::real::{name_of, real};
 use core::ffi::{c_int, c_void};
 use rustbtl_shadow::abi::{number::IBV_ACCESS_LOCAL_WRITE, *};
 use rustbtl_shadow::*;
 
-/// Maps of adapters, as the kernel names them.
-const DEVICE_MAPS: &str = "/dev/infiniband/";
+/// Maps and descriptors of adapters, as the kernel names them, and those of adapters in software
+/// that share memory.
+pub const DEVICES: [&str; 2] = ["/dev/infiniband/", "/dev/shm/infiniband/"];
 /// GIDs of a port that are looked at; RoCE's tables are long and mostly empty.
 const GIDS_MAX: c_int = 16;
 
@@ -57,13 +58,13 @@ pub struct System {
     /// Completion channels.
     pub channels: Channels,
     /// Names of all processes.
-    pub directory: Directory,
+    pub directory: Names,
 }
 
 /// No child of this process inherits a map of an adapter: it would keep the adapter's context.
 fn keep_from_children() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    for line in maps.lines().filter(|line| line.contains(DEVICE_MAPS)) {
+    for line in maps.lines().filter(|line| DEVICES.iter().any(|device| line.contains(device))) {
         let Some((start, end)) = line.split(' ').next().and_then(|range| range.split_once('-'))
         else {
             continue;

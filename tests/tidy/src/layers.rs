@@ -5,7 +5,7 @@
 //!    \     fragments <- fragments/rma, fragments/collectives (alone)  /
 //!     \_______|______________/____________/________________________/
 //!         component, runtime            tests/*            xtask (alone)
-//!     shadow (alone) <- shadow/library
+//!     shadow (alone) <- shadow/library, component
 //! ```
 
 use serde_json::Value;
@@ -36,6 +36,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "rustbtl-checkpoint",
             "rustbtl-process",
             "rustbtl-coordination",
+            "rustbtl-shadow",
             "hmac",
             "libc",
             "memoffset",

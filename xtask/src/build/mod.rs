@@ -156,6 +156,14 @@ pub fn program() -> PathBuf {
     paths::mca().join(PROGRAM)
 }
 
+/// What is loaded in front of libibverbs, beside the program.
+const SHADOW_VERBS: &str = "librustbtl_verbs.so";
+
+/// Where it is, once it is built.
+pub fn shadow_verbs() -> PathBuf {
+    paths::mca().join(SHADOW_VERBS)
+}
+
 /// Builds all components.
 pub fn run(options: &BuildOptions) -> Result<()> {
     if options.unless_fresh {
@@ -223,6 +231,9 @@ fn build_all(options: &BuildOptions) -> Result<()> {
     let archive = made(options.debug, "librustbtl_component.a")?;
     let program = made(options.debug, PROGRAM)?;
     put(&program, &self::program(), start)?;
+    if compiled_elsewhere().is_none() {
+        put(&made(options.debug, SHADOW_VERBS)?, &shadow_verbs(), start)?;
+    }
     for component in components()? {
         let libraries = openmpi::exported_symbols(component.library)?;
         let objects = glue::compile(component, options.debug)?;
@@ -287,6 +298,7 @@ fn compile_rust(debug: bool) -> Result<()> {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(paths::root()).args(["build", "--quiet", "--lib", "--bin", PROGRAM]);
     cargo.args(["--package", "rustbtl-component", "--package", "rustbtl-runtime"]);
+    cargo.args(["--package", "rustbtl-verbs"]);
     if !debug {
         cargo.arg("--release");
     }

@@ -153,7 +153,9 @@ fn files() -> Result<Vec<(PathBuf, String)>> {
         all.push((component.file(), component.installed_name()));
     }
     let texts = build::help_files()?.into_iter().chain(build::api_files());
-    all.extend(texts.chain([build::program()]).map(|file| (file.clone(), name(&file))));
+    let shadow = Some(build::shadow_verbs()).filter(|library| library.exists());
+    let rest = texts.chain([build::program()]).chain(shadow);
+    all.extend(rest.map(|file| (file.clone(), name(&file))));
     Ok(all)
 }
 

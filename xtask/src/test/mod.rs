@@ -36,6 +36,7 @@ mod room;
 mod schedule;
 pub mod scratch;
 mod screen;
+mod shadow_verbs;
 mod signals;
 mod slurm;
 mod slurm_cluster;

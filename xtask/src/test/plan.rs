@@ -13,8 +13,8 @@ use super::{
     collectives_component, coordinator_failover, crates, debian, errors, examples, file_contents,
     fuzz, guardians, local_storage, lost_output, miri, mpi, mpich, node_failure, node_names,
     one_sided, one_sided_component, parameters, partitions, phase_failures, programs, rdma, replay,
-    signals, slurm, slurm_cluster, source, spare_nodes, spawned, standard_input, surroundings,
-    suspension, time_determinants, trees, triggers,
+    shadow_verbs, signals, slurm, slurm_cluster, source, spare_nodes, spawned, standard_input,
+    surroundings, suspension, time_determinants, trees, triggers,
 };
 use crate::{build, setup};
 
@@ -120,7 +120,8 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t TestOptions) {
     tasks.push(Task::new("partitions of the network", Jobs, built, move |tier| {
         partitions::run(tier, long);
     }));
-    let more: [(&str, TaskRun); 24] = [
+    let more: [(&str, TaskRun); 25] = [
+        ("programs that use verbs past MPI", shadow_verbs::run),
         ("checkpoint, kill -9 of everything, restart", checkpoint_restart::run),
         ("replay of nondeterministic events", replay::run),
         ("checkpoint triggers, and output of restarted jobs", triggers::run),

@@ -19,6 +19,7 @@ use crate::coordinator::job::tables::spares::Spares;
 use crate::coordinator::job::tables::standstill::Standstill;
 use crate::coordinator::job::tables::suspensions::Suspensions;
 use crate::coordinator::job::tables::unreachable::UnreachableAgents;
+use crate::coordinator::job::tables::verbs::Verbs;
 use crate::coordinator::job::tables::waiting::Waiting;
 use crate::settings::Printed;
 use crate::store;
@@ -135,6 +136,7 @@ pub struct Job {
     pub(crate) recovery: Recovery,
     pub(crate) suspensions: Suspensions,
     pub(crate) drain: Drain,
+    pub(crate) verbs: Verbs,
     pub(crate) waiting: Waiting,
     pub(crate) standstill: Standstill,
     /// Whether all replays are over, after the last report that one is complete.
@@ -177,6 +179,7 @@ impl Job {
             recovery: Recovery::default(),
             suspensions: Suspensions::default(),
             drain: Drain::default(),
+            verbs: Verbs::default(),
             waiting: Waiting::default(),
             standstill: Standstill::default(),
             replays_end: ReplaysEnd::new(0),
@@ -376,6 +379,15 @@ impl Job {
             FromRank::CollectivesBypass {} => drop(self.drain.bypassing.insert(id)),
             FromRank::Clock { message } => {
                 self.drain_input(now, DrainInput::Message { rank: id, message });
+            }
+            FromRank::VerbsPart { checkpoint, step, part } => {
+                self.verbs_part(id, checkpoint, step, part);
+            }
+            FromRank::VerbsName { name, generation, value } => {
+                self.verbs_name(id, name, generation, value);
+            }
+            FromRank::FindVerbsName { number, name, generation } => {
+                self.find_verbs_name(id, number, &name, generation);
             }
             FromRank::ReplayComplete {} => self.rank_replay_complete(now, id),
             FromRank::ReplayReported { number } => self.replay_reported(id, number),

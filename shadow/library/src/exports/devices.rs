@@ -35,6 +35,7 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
             // SAFETY: just made; the context is its end.
             let context = unsafe { &raw mut (*seen).verbs.context };
             state.seen_contexts.insert(id.0, context as usize);
+            crate::in_job::opened();
             context
         }
         Err(errno) => {

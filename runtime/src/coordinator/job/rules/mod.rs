@@ -21,4 +21,5 @@ pub(crate) mod standstill;
 pub(crate) mod status;
 pub(crate) mod suspension;
 pub(crate) mod unreachable_agents;
+pub(crate) mod verbs_drain;
 pub(crate) mod waiting;

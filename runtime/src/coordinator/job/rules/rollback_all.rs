@@ -66,6 +66,7 @@ impl Job {
         )));
         self.input(now, Input::GlobalRollback { checkpoint: checkpoint.0 });
         self.end_suspensions(now);
+        self.forget_verbs();
         let incarnation = self.next_incarnation();
         let sets: BTreeSet<SetId> = self.ranks.values().filter_map(|rank| rank.set).collect();
         let rollback = Rollback::new(now, checkpoint, incarnation, true);

@@ -16,4 +16,5 @@ pub(crate) mod standstill;
 pub(crate) mod suspensions;
 pub(crate) mod text;
 pub(crate) mod unreachable;
+pub(crate) mod verbs;
 pub(crate) mod waiting;

@@ -1,0 +1,277 @@
+//! In a rank of a protected job: the component's checkpoint thread closes the gate, drains, leaves
+//! adapters out of the image, and has all objects made again in a restored process. It knows the
+//! others; names that are not known here are asked for over it.
+//!
+//! The gate is closed and opened by one thread, the checkpoint thread, which keeps the lock in
+//! between: also over the image, in which it is held, and over the restore.
+
+use crate::state::{self, State, async_fd};
+use crate::system::DEVICES;
+use core::cell::RefCell;
+use core::ffi::{c_int, c_void};
+use rustbtl_shadow::interface::{
+    Callbacks, Interface, NAME_BYTES, Sink, VERSION, decode_names, decode_tallies, encode_name,
+    encode_tallies, name_bytes,
+};
+use rustbtl_shadow::{Name, Old, Tallies, Value, postponed};
+use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// What the component has given.
+static CALLBACKS: OnceLock<Callbacks> = OnceLock::new();
+/// The program has opened an adapter.
+static IS_USED: AtomicBool = AtomicBool::new(false);
+
+/// Names that the coordinator does not know: those of before the component came, and all of the
+/// epoch that a restart began.
+type Known = BTreeMap<[u8; NAME_BYTES], (u64, Value)>;
+static KNOWN: Mutex<Known> = Mutex::new(Known::new());
+/// Names that are being made again are collected, not published one by one.
+static COLLECTED: Mutex<Option<Vec<u8>>> = Mutex::new(None);
+
+thread_local! {
+    static CLOSED: RefCell<Option<MutexGuard<'static, State>>> = const { RefCell::new(None) };
+    static TOLD: RefCell<Tallies> = const { RefCell::new(Tallies::new()) };
+}
+
+/// The table that the component looks for.
+#[unsafe(export_name = "rustbtl_verbs_interface")]
+pub static INTERFACE: Interface = Interface {
+    version: VERSION,
+    attach,
+    is_used,
+    try_close,
+    open,
+    tallies,
+    told,
+    is_postponed,
+    drain,
+    descriptors,
+    memory,
+    make,
+    know,
+    connect,
+};
+
+fn known() -> MutexGuard<'static, Known> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The program has opened an adapter.
+pub fn opened() {
+    IS_USED.store(true, Ordering::Relaxed);
+    if let Some(callbacks) = CALLBACKS.get() {
+        // SAFETY: the component stays.
+        unsafe { (callbacks.opened)() };
+    }
+}
+
+/// Tell the others what a name stands for.
+pub fn publish(epoch: u32, name: Name, value: Value) {
+    let mut collected = COLLECTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(collected) = &mut *collected {
+        return encode_name(epoch, name, value, collected);
+    }
+    let (name, generation) = name_bytes(epoch, name);
+    let mut known = known();
+    match CALLBACKS.get() {
+        // SAFETY: bytes that outlive the call.
+        Some(to) => unsafe { (to.publish)(name.as_ptr(), NAME_BYTES, generation, value.as_ptr()) },
+        None => drop(known.insert(name, (generation, value))),
+    }
+}
+
+/// What a name stands for.
+pub fn find(epoch: u32, name: Name) -> Option<Value> {
+    let (name, generation) = name_bytes(epoch, name);
+    if let Some(&(_, value)) = known().get(&name).filter(|&&(of, _)| of == generation) {
+        return Some(value);
+    }
+    let callbacks = CALLBACKS.get()?;
+    let mut value = Value::default();
+    let (from, to) = (name.as_ptr(), value.as_mut_ptr());
+    // SAFETY: bytes that outlive the call, and room for the value.
+    unsafe { (callbacks.find)(from, NAME_BYTES, generation, to) }.then_some(value)
+}
+
+unsafe extern "C" fn attach(callbacks: Callbacks) -> bool {
+    if !state::is_in_job() {
+        return false;
+    }
+    // Who publishes meanwhile does so before or after.
+    let mut known = known();
+    if CALLBACKS.set(callbacks).is_err() {
+        return false;
+    }
+    for (name, (generation, value)) in core::mem::take(&mut *known) {
+        // SAFETY: bytes that outlive the call.
+        unsafe {
+            (callbacks.publish)(name.as_ptr(), NAME_BYTES, generation, value.as_ptr());
+        }
+    }
+    if IS_USED.load(Ordering::Relaxed) {
+        // SAFETY: the component stays.
+        unsafe { (callbacks.opened)() };
+    }
+    true
+}
+
+unsafe extern "C" fn is_used() -> bool {
+    IS_USED.load(Ordering::Relaxed)
+}
+
+unsafe extern "C" fn try_close() -> bool {
+    CLOSED.with_borrow_mut(|closed| {
+        if closed.is_none() {
+            *closed = state::try_close();
+        }
+        closed.is_some()
+    })
+}
+
+unsafe extern "C" fn open() {
+    match CLOSED.with_borrow_mut(Option::take) {
+        Some(state) => state::open(state),
+        None => state::do_not_close(),
+    }
+}
+
+/// Something with all of the process, whose gate is closed.
+fn with<T>(call: impl FnOnce(&mut State) -> T) -> Option<T> {
+    CLOSED.with_borrow_mut(|closed| closed.as_mut().map(|state| call(state)))
+}
+
+/// Give bytes.
+///
+/// # Safety
+/// A sink, and what it takes for its own.
+unsafe fn give(to: *mut c_void, sink: Sink, bytes: &[u8]) {
+    // SAFETY: the caller's promise; the bytes outlive the call.
+    unsafe { sink(to, bytes.as_ptr(), bytes.len()) }
+}
+
+/// Bytes that were given.
+///
+/// # Safety
+/// So many are readable.
+unsafe fn given<'a>(bytes: *const u8, count: usize) -> &'a [u8] {
+    // SAFETY: the caller's promise.
+    unsafe { core::slice::from_raw_parts(bytes, count) }
+}
+
+unsafe extern "C" fn tallies(to: *mut c_void, sink: Sink) {
+    let tallies = with(|state| encode_tallies(&state.shadow.tallies())).unwrap_or_default();
+    // SAFETY: the caller's.
+    unsafe { give(to, sink, &tallies) }
+}
+
+unsafe extern "C" fn told(all: *const u8, count: usize) {
+    // SAFETY: the caller's.
+    let all = decode_tallies(unsafe { given(all, count) });
+    let Some(all) = all else { crate::real::give_up("tallies that nobody can have sent") };
+    TOLD.set(all);
+}
+
+unsafe extern "C" fn is_postponed() -> bool {
+    TOLD.with_borrow(|all| postponed(all).is_some())
+}
+
+unsafe extern "C" fn drain() -> i32 {
+    let drained = with(|state| TOLD.with_borrow(|all| state.shadow.drain(all)));
+    match drained {
+        Some(Ok(over)) => over.into(),
+        Some(Err(errno)) => -errno.0,
+        None => -libc::EPERM,
+    }
+}
+
+/// Is this a descriptor of an adapter, by where its link points?
+fn is_adapters(link: &[u8]) -> bool {
+    link == b"anon_inode:[infinibandevent]"
+        || DEVICES.iter().any(|device| link.starts_with(device.as_bytes()))
+}
+
+unsafe extern "C" fn descriptors(to: *mut c_void, sink: Sink) {
+    let mut all = with(real_descriptors).unwrap_or_default();
+    for entry in std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
+        let fd = entry.file_name().to_str().and_then(|name| name.parse::<c_int>().ok());
+        let link = std::fs::read_link(entry.path());
+        if link.is_ok_and(|link| is_adapters(link.as_os_str().as_bytes())) {
+            all.extend(fd);
+        }
+    }
+    all.sort_unstable();
+    all.dedup();
+    let bytes: Vec<u8> = all.into_iter().flat_map(c_int::to_ne_bytes).collect();
+    // SAFETY: the caller's.
+    unsafe { give(to, sink, &bytes) }
+}
+
+/// Those of real objects: an adapter in software may have others than the kernel's.
+fn real_descriptors(state: &mut State) -> Vec<c_int> {
+    let mut all = Vec::new();
+    for &id in state.seen_contexts.keys() {
+        if let Some(real) = state.shadow.real_context(rustbtl_shadow::ContextId(id)) {
+            all.push(async_fd(real));
+        }
+    }
+    all.extend(state.shadow.host.channels.real_descriptors());
+    all
+}
+
+unsafe extern "C" fn memory(to: *mut c_void, sink: Sink) {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut bytes = Vec::new();
+    for line in maps.lines().filter(|line| DEVICES.iter().any(|device| line.contains(device))) {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        if let Some((start, end)) = range.and_then(|(s, e)| number(s).zip(number(e))) {
+            bytes.extend([start, end].into_iter().flat_map(usize::to_ne_bytes));
+        }
+    }
+    // SAFETY: the caller's.
+    unsafe { give(to, sink, &bytes) }
+}
+
+unsafe extern "C" fn make(to: *mut c_void, sink: Sink) -> bool {
+    *COLLECTED.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
+    let made = with(|state| -> Result<(), String> {
+        state.shadow.make(Old::Abandon).map_err(|problem| problem.to_string())?;
+        state.watch_contexts();
+        Ok(())
+    });
+    let names = COLLECTED.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let made = made.unwrap_or_else(|| Err("the gate was open in the image".to_owned()));
+    let bytes = match &made {
+        Ok(()) => names.unwrap_or_default(),
+        Err(problem) => problem.as_bytes().to_vec(),
+    };
+    // SAFETY: the caller's.
+    unsafe { give(to, sink, &bytes) };
+    made.is_ok()
+}
+
+unsafe extern "C" fn know(names: *const u8, count: usize) {
+    // SAFETY: the caller's.
+    let names = decode_names(unsafe { given(names, count) });
+    *known() = names.map(|(name, generation, value)| (name, (generation, value))).collect();
+}
+
+unsafe extern "C" fn connect(to: *mut c_void, sink: Sink) -> bool {
+    let connected = with(|state| state.shadow.connect().map_err(|problem| problem.to_string()));
+    match connected {
+        Some(Ok(receives)) => {
+            // SAFETY: the caller's.
+            unsafe { give(to, sink, receives.to_string().as_bytes()) };
+            true
+        }
+        Some(Err(problem)) => {
+            // SAFETY: the caller's.
+            unsafe { give(to, sink, problem.as_bytes()) };
+            false
+        }
+        None => false,
+    }
+}

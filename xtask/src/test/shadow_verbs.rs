@@ -1,0 +1,169 @@
+//! Programs that use libibverbs beside MPI in protected jobs (docs/adr/0044), over a libibverbs in
+//! memory (shadow/library/tests/fake_ibverbs.c), so on any machine that has its headers:
+//! checkpoints under traffic, a rank that is killed and all roll back, a job that is restarted as a
+//! whole.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::local_storage;
+use super::scratch::Scratch;
+use super::summary::Tier;
+use super::workloads::{self, RING};
+use super::{job::Outcome, job::TestJob, mpi};
+use crate::error::{Result, fail};
+use crate::{paths, run};
+
+const HEADER: &str = "/usr/include/infiniband/verbs.h";
+/// Ranks of one node, each a set of its own.
+const RANKS: u32 = 3;
+const ITERATIONS: u64 = 1500;
+/// What a set needs is in no image of it alone, and the user is told.
+const NOT_LOGGED: &str = "it uses verbs past MPI";
+const SHADOWED: [&str; 6] = [
+    "--mca",
+    "vprotocol_correlated_shadow_verbs",
+    "1",
+    "--mca",
+    "vprotocol_correlated_verbose",
+    "20",
+];
+const SINGLE: [&str; 3] = ["--mca", "vprotocol_correlated_sets", "core"];
+
+/// All cases.
+pub fn run(tier: &mut Tier) {
+    if !Path::new(HEADER).exists() {
+        return tier.skip(&format!("shadow verbs in jobs: no {HEADER} (libibverbs-dev)"));
+    }
+    tier.check("shadow verbs: a rank is killed under traffic, all roll back: 1 × 3", rolls_back);
+    tier.check("shadow verbs: the whole job is restarted: 1 × 3", restarts);
+    tier.check("shadow verbs: a program that uses none: 2 × 2", none_are_used);
+    tier.check("shadow verbs: a library that is not there", not_there);
+}
+
+fn compile(words: &[&str]) -> Result<()> {
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-pthread"]).args(words);
+    compiler.arg(paths::root().join("shadow/library/tests/fake_ibverbs.c"));
+    run::output(&mut compiler).map(drop)
+}
+
+/// The job, with the adapter in memory.
+fn job(scratch: &Scratch) -> Result<TestJob> {
+    let folder = &scratch.0;
+    let [library, server, gate] =
+        ["libibverbs.so.1", "server", "gate"].map(|name| folder.join(name).display().to_string());
+    compile(&["-fPIC", "-shared", "-Wl,-soname,libibverbs.so.1", "-o", &library])?;
+    compile(&["-DSERVER", "-o", &server])?;
+    let source = paths::root().join("tests/workloads/verbs_ring.c");
+    let program = mpi::compile_with(&source, &["-Wl,--no-as-needed", "-libverbs"])?;
+    let program = program.display().to_string();
+    let iterations = ITERATIONS.to_string();
+    let job = TestJob::new(1, RANKS, &[&program, &iterations, "fake0,fake1", "-1", &gate]);
+    let environment = [
+        format!("LD_LIBRARY_PATH={}", folder.display()),
+        format!("FAKE_IBVERBS_SERVER={server}"),
+        // Adapters are not of an image: where they are mapped says what they are.
+        "FAKE_IBVERBS_WORLD=/dev/shm/infiniband/world".to_owned(),
+    ];
+    Ok(environment.iter().fold(job, |job, variable| job.with(&["--env", variable])))
+}
+
+/// What it says without protection.
+fn answer(scratch: &Scratch) -> Result<String> {
+    workloads::open_gate(scratch, workloads::GATE_OPEN)?;
+    let outcome = job(scratch)?.run()?;
+    outcome.must(outcome.code == 0, "the undisturbed run failed")?;
+    workloads::hash(&outcome)
+}
+
+/// With checkpoints, each as soon as the one before is complete.
+fn protected(scratch: &Scratch, checkpoints: &Path) -> Result<TestJob> {
+    let job = workloads::protected(job(scratch)?, checkpoints).with(&SHADOWED).with(&SINGLE);
+    Ok(job.with(&["--mca", "vprotocol_correlated_checkpoint_interval", "1"]))
+}
+
+fn count(events: &str, event: &str) -> usize {
+    events.matches(&format!("\"event\":\"{event}\"")).count()
+}
+
+/// Killed at these events, then the answer is that of an undisturbed run.
+fn survives(faults: &[&str]) -> Result<(Outcome, String)> {
+    let scratch = Scratch::new("shadow-verbs")?;
+    let wanted = answer(&scratch)?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    let mut job = protected(&scratch, &checkpoints)?;
+    for fault in faults {
+        job = job.with(&["--kill-at-event", fault]);
+    }
+    let events = || workloads::events(&checkpoints).unwrap_or_default();
+    let sets = RANKS as usize * faults.len();
+    let outcome = workloads::run_until(&job, &scratch, ITERATIONS / 2, || {
+        local_storage::all_have_replayed(&events(), sets)
+    })?;
+    outcome.must(outcome.code == 0, "the job failed")?;
+    let found = workloads::hash(&outcome)?;
+    outcome.must(found == wanted, &format!("it says `{found}`, it should say `{wanted}`"))?;
+    let events = events();
+    outcome.must(
+        count(&events, "global_rollback") == faults.len(),
+        "all should roll back, each time",
+    )?;
+    outcome.must(outcome.said().contains(NOT_LOGGED), "it should say why")?;
+    let again = outcome.said().matches("verbs are made again").count();
+    outcome.must(again == sets, &format!("verbs were made again {again} times, not {sets}"))?;
+    // The adapter in memory outlives its users: not `must_be_clean`.
+    Ok((outcome, events))
+}
+
+fn rolls_back() -> Result<()> {
+    let (outcome, events) = survives(&["checkpoint_completed@3=rank:1"])?;
+    outcome.must(count(&events, "checkpoint_completed") >= 3, "three checkpoints")
+}
+
+/// In other processes, over an adapter that knows nothing of them.
+fn restarts() -> Result<()> {
+    let scratch = Scratch::new("shadow-verbs")?;
+    let wanted = answer(&scratch)?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    workloads::open_gate(&scratch, ITERATIONS / 2)?;
+    let job = workloads::with_checkpoints(job(&scratch)?, &checkpoints).with(&SHADOWED);
+    let job = job.with(&SINGLE).with(&["--checkpoint-at", "2", "--kill-all-after", "0"]);
+    let first = job.run()?;
+    first.must(first.code == 137, "it should have been killed")?;
+    first.must(first.stdout.contains("is complete"), "the checkpoint is not complete")?;
+    workloads::open_gate(&scratch, workloads::GATE_OPEN)?;
+    let second = workloads::restart((1, RANKS), &checkpoints, &scratch).run()?;
+    second.must(second.code == 0, "the restarted job failed")?;
+    let found = workloads::hash(&second)?;
+    second.must(found == wanted, &format!("it says `{found}`, it should say `{wanted}`"))
+}
+
+/// Nothing is asked of a job that only might use them: one set rolls back alone.
+fn none_are_used() -> Result<()> {
+    let scratch = Scratch::new("shadow-verbs")?;
+    let wanted = workloads::hash(&RING.job((2, 2), 400, &scratch)?.run()?)?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    let job = workloads::protected(RING.job((2, 2), 400, &scratch)?, &checkpoints);
+    let job = job.with(&SHADOWED).with(&["--kill-at-event", "checkpoint_completed@1=rank:3"]);
+    let events = || workloads::events(&checkpoints).unwrap_or_default();
+    let outcome = workloads::run_until(&job, &scratch, 200, || {
+        local_storage::all_have_replayed(&events(), 1)
+    })?;
+    let found = workloads::hash(&outcome)?;
+    outcome.must(outcome.code == 0 && found == wanted, "it should survive")?;
+    outcome.must(count(&events(), "global_rollback") == 0, "the others should go on")
+}
+
+fn not_there() -> Result<()> {
+    let scratch = Scratch::new("shadow-verbs")?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    let job = workloads::protected(RING.job((1, 2), 10, &scratch)?, &checkpoints);
+    let nowhere = ["--mca", "vprotocol_correlated_shadow_verbs", "/nowhere/librustbtl_verbs.so"];
+    let outcome = job.with(&nowhere).run()?;
+    let said = outcome.said();
+    if outcome.code == 0 || !said.contains("there is no /nowhere/librustbtl_verbs.so") {
+        fail!("{said}\nexpected a message, and an exit code: {}", outcome.code);
+    }
+    Ok(())
+}
