@@ -23,6 +23,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,224 +39,8 @@
         abort();                                                                                   \
     } while (0)
 #define EXPORT __attribute__((visibility("default")))
-#define NEW(type) ((struct type *)calloc(1, sizeof(struct type)))
-#define REQUESTS 128
-#define ENTRIES 1024
-#define MANY 64
+#include "fake_adapter.h"
 
-struct wqe {
-    uint64_t id;
-    enum ibv_wr_opcode op;
-    int flags, n, done;
-    uint32_t imm, rkey;
-    uint64_t addr, add, swap;
-    struct ibv_sge g[4];
-    char inl[256];
-    uint32_t inl_bytes;
-};
-struct rqe {
-    uint64_t id;
-    int n;
-    struct ibv_sge g[4];
-};
-// What all processes share: everything by number, and whose it is.
-struct mr {
-    pid_t pid;
-    uint64_t addr, length, iova;
-    uint32_t lkey, rkey;
-};
-struct cq {
-    pid_t pid;
-    struct ibv_wc w[ENTRIES];
-    unsigned head, tail, size;
-    int armed, fd, number;
-    void *channel;
-};
-struct qp {
-    pid_t pid;
-    enum ibv_qp_state state;
-    struct ibv_qp_cap cap;
-    int signal_all;
-    struct cq_at {
-        int send, recv;
-    } cq;
-    struct wqe s[REQUESTS];
-    struct rqe r[REQUESTS];
-    unsigned sh, st, rh, rt;
-    uint32_t qpn, peer;
-};
-static struct world {
-    pthread_mutex_t lock;
-    int ready;
-    uint32_t next_qpn, next_key;
-    unsigned long seed;
-    struct mr mrs[256];
-    struct cq cqs[MANY];
-    struct qp qps[MANY];
-} *world;
-
-// What the program holds.
-struct channel {
-    struct ibv_comp_channel u;
-    struct ibv_cq *events[64];
-    unsigned head, tail;
-};
-struct my_mr {
-    struct ibv_mr u;
-    struct mr *at;
-};
-struct my_cq {
-    struct ibv_cq u;
-    struct cq *at;
-};
-struct my_qp {
-    struct ibv_qp u;
-    struct ibv_qp_init_attr a;
-    struct qp *at;
-};
-
-static unsigned r(unsigned n) {
-    world->seed ^= world->seed << 13;
-    world->seed ^= world->seed >> 7;
-    world->seed ^= world->seed << 17;
-    return world->seed % n;
-}
-static void enter(void) {
-    // Who had it was killed: every step leaves a world that can be used.
-    if (pthread_mutex_lock(&world->lock) == EOWNERDEAD) pthread_mutex_consistent(&world->lock);
-}
-#define LOCKED(statements)                                                                         \
-    do {                                                                                           \
-        enter();                                                                                   \
-        statements;                                                                                \
-        pthread_mutex_unlock(&world->lock);                                                        \
-    } while (0)
-
-// To or from memory of a process. 0: it is gone.
-static int copy(pid_t pid, uint64_t there, void *here, size_t n, int to_it) {
-    if (pid == getpid()) {
-        if (to_it) memcpy((void *)there, here, n);
-        else
-            memcpy(here, (void *)there, n);
-        return 1;
-    }
-    struct iovec own = {here, n}, its = {(void *)there, n};
-    ssize_t done = to_it ? process_vm_writev(pid, &own, 1, &its, 1, 0)
-                         : process_vm_readv(pid, &own, 1, &its, 1, 0);
-    return done == (ssize_t)n;
-}
-static uint64_t remote(pid_t pid, uint64_t at, uint64_t bytes, uint32_t key) {
-    for (struct mr *m = world->mrs; m < world->mrs + 256; m++)
-        if (m->pid == pid && m->rkey == key && at >= m->iova && at + bytes <= m->iova + m->length)
-            return m->addr + (at - m->iova);
-    return 0;
-}
-static uint64_t place(pid_t pid, struct ibv_sge *g) {
-    for (struct mr *m = world->mrs; m < world->mrs + 256; m++)
-        if (m->pid == pid && m->lkey == g->lkey && g->addr >= m->iova &&
-            g->addr + g->length <= m->iova + m->length)
-            return m->addr + (g->addr - m->iova);
-    DIE("element %#lx+%u with key %#x", g->addr, g->length, g->lkey);
-}
-static void push(struct cq *q, struct ibv_wc w) {
-    if (q->tail - q->head >= q->size) DIE("a completion queue is full");
-    q->w[q->tail++ % ENTRIES] = w;
-    // Events are for one process.
-    if (q->channel && q->armed && q->pid == getpid()) {
-        struct channel *c = q->channel;
-        q->armed = 0;
-        for (unsigned i = 0; i < 64; i++)
-            if (c->events[i] && ((struct my_cq *)c->events[i])->at == q) c->head = i;
-        uint64_t one = 1;
-        if (write(q->fd, &one, 8) != 8) DIE("eventfd");
-    }
-}
-static void complete(struct qp *q, enum ibv_wc_status status) {
-    struct wqe *w = &q->s[q->sh++ % REQUESTS];
-    if (status || q->signal_all || w->flags & IBV_SEND_SIGNALED)
-        push(world->cqs + q->cq.send,
-             (struct ibv_wc){.wr_id = w->id, .status = status, .qp_num = q->qpn});
-}
-static void fail(struct qp *q, enum ibv_wc_status status) {
-    q->state = IBV_QPS_ERR;
-    if (status != IBV_WC_SUCCESS) complete(q, status);
-    while (q->sh != q->st) complete(q, IBV_WC_WR_FLUSH_ERR);
-    while (q->rh != q->rt) {
-        struct ibv_wc w = {.wr_id = q->r[q->rh++ % REQUESTS].id,
-                           .status = IBV_WC_WR_FLUSH_ERR,
-                           .qp_num = q->qpn};
-        push(world->cqs + q->cq.recv, w);
-    }
-}
-// 0: a process is gone.
-static int gather(struct qp *q, struct wqe *w, char *at) {
-    memcpy(at, w->inl, w->inl_bytes), at += w->inl_bytes;
-    for (int i = 0; i < w->n; at += w->g[i++].length)
-        if (!copy(q->pid, place(q->pid, &w->g[i]), at, w->g[i].length, 0)) return 0;
-    return 1;
-}
-static int scatter(pid_t pid, struct ibv_sge *g, int n, char *data, uint32_t bytes) {
-    uint32_t put = 0;
-    for (int i = 0; i < n && put < bytes; i++) {
-        uint32_t now = bytes - put < g[i].length ? bytes - put : g[i].length;
-        if (!copy(pid, place(pid, &g[i]), data + put, now, 1)) return 0;
-        put += now;
-    }
-    if (put < bytes) DIE("a receive is too short");
-    return 1;
-}
-static void execute(struct qp *q, struct wqe *w) {
-    struct qp *p = world->qps;
-    while (p < world->qps + MANY && (!p->pid || p->qpn != q->peer || p->peer != q->qpn)) p++;
-    if (p == world->qps + MANY || (p->state != IBV_QPS_RTR && p->state != IBV_QPS_RTS)) return;
-    uint32_t bytes = w->inl_bytes;
-    for (int i = 0; i < w->n; i++) bytes += w->g[i].length;
-    int reads = w->op == IBV_WR_RDMA_READ, atomic = w->op >= IBV_WR_ATOMIC_CMP_AND_SWP;
-    int sends = w->op == IBV_WR_SEND || w->op == IBV_WR_SEND_WITH_IMM, consumes = sends;
-    consumes |= w->op == IBV_WR_RDMA_WRITE_WITH_IMM;
-    if (consumes && p->rh == p->rt) return; // not ready
-    uint64_t there = sends ? 0 : remote(p->pid, w->addr, bytes, w->rkey);
-    if (!sends && bytes && !there) return fail(q, IBV_WC_REM_ACCESS_ERR);
-    char *data = malloc(bytes + 1);
-    int done = reads || atomic || gather(q, w, data);
-    if (consumes && done) {
-        struct rqe *e = &p->r[p->rh % REQUESTS];
-        struct ibv_wc wc = {.wr_id = e->id,
-                            .byte_len = bytes,
-                            .qp_num = p->qpn,
-                            .imm_data = w->imm,
-                            .opcode = sends ? IBV_WC_RECV : IBV_WC_RECV_RDMA_WITH_IMM,
-                            .wc_flags = w->op == IBV_WR_SEND ? 0 : IBV_WC_WITH_IMM};
-        done = sends ? scatter(p->pid, e->g, e->n, data, bytes)
-                     : !bytes || copy(p->pid, there, data, bytes, 1);
-        if (done) p->rh++, push(world->cqs + p->cq.recv, wc);
-    } else if (reads) {
-        done = copy(p->pid, there, data, bytes, 0) && scatter(q->pid, w->g, w->n, data, bytes);
-    } else if (atomic) {
-        uint64_t old, new;
-        done = copy(p->pid, there, &old, 8, 0);
-        new = w->op == IBV_WR_ATOMIC_FETCH_AND_ADD ? old + w->add : w->swap;
-        if (done && (w->op == IBV_WR_ATOMIC_FETCH_AND_ADD || old == w->add))
-            done = copy(p->pid, there, &new, 8, 1);
-        done = done && copy(q->pid, place(q->pid, &w->g[0]), &old, 8, 1);
-    } else if (bytes && done) {
-        done = copy(p->pid, there, data, bytes, 1);
-    }
-    free(data);
-    w->done = done;
-}
-static void move_all(void) {
-    enter();
-    for (struct qp *q = world->qps; q < world->qps + MANY; q++) {
-        if (!q->pid || q->sh == q->st || r(3) == 0) continue;
-        unsigned at = q->sh;
-        while (at != q->st && q->s[at % REQUESTS].done) at++;
-        if (at != q->sh && r(2)) complete(q, IBV_WC_SUCCESS);
-        else if (at != q->st)
-            execute(q, &q->s[at % REQUESTS]);
-    }
-    pthread_mutex_unlock(&world->lock);
-}
 static void begin(struct world *fresh) {
     pthread_mutexattr_t a;
     pthread_mutexattr_init(&a);
@@ -278,15 +63,6 @@ static int file(const char *name) {
     return fd;
 }
 #ifdef SERVER
-static void bury(pid_t pid) {
-    for (struct qp *q = world->qps; q < world->qps + MANY; q++)
-        if (q->pid == pid) q->pid = 0;
-    for (struct cq *q = world->cqs; q < world->cqs + MANY; q++)
-        if (q->pid == pid) q->pid = 0;
-    for (struct mr *m = world->mrs; m < world->mrs + 256; m++)
-        if (m->pid == pid) m->pid = 0;
-}
-
 // The adapter: `server FILE`. Ends when nobody has used it for a while.
 int main(int c, char **v) {
     int fd = c == 2 ? file(v[1]) : -1;
@@ -299,8 +75,7 @@ int main(int c, char **v) {
             int used = 0;
             enter();
             for (struct mr *m = world->mrs; m < world->mrs + 256; m++) {
-                if (m->pid && kill(m->pid, 0) && errno == ESRCH) bury(m->pid);
-                used |= m->pid != 0;
+                used |= m->owner && is_there(m->owner);
             }
             pthread_mutex_unlock(&world->lock);
             idle = used ? 0 : idle + 1;
@@ -477,12 +252,13 @@ EXPORT int ibv_dealloc_pd(struct ibv_pd *p) {
 EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *p, void *a, size_t n, uint64_t iova,
                                        unsigned access) {
     struct my_mr *m = NEW(my_mr);
+    owner_t owner = owner_with(getpid());
     (void)access;
     m->u = (struct ibv_mr){.context = p->context, .pd = p, .addr = a, .length = n};
     enter();
-    for (m->at = world->mrs; m->at->pid;)
+    for (m->at = world->mrs; m->at->owner;)
         if (++m->at == world->mrs + 256) DIE("too many regions");
-    *m->at = (struct mr){getpid(), (uintptr_t)a, n, iova, world->next_key += 0x100, 0};
+    *m->at = (struct mr){owner, (uintptr_t)a, n, iova, world->next_key += 0x100, 0};
     m->u.lkey = m->at->lkey, m->u.rkey = m->at->rkey = m->at->lkey + 7;
     pthread_mutex_unlock(&world->lock);
     return &m->u;
@@ -491,7 +267,7 @@ EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *p, void *a, size_t n, int access
     return ibv_reg_mr_iova2(p, a, n, (uintptr_t)a, access);
 }
 EXPORT int ibv_dereg_mr(struct ibv_mr *u) {
-    LOCKED(((struct my_mr *)u)->at->pid = 0);
+    LOCKED(((struct my_mr *)u)->at->owner = 0);
     free(u);
     return 0;
 }
@@ -517,14 +293,15 @@ EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned n) { (void)cq, (void)n
 EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *x, int n, void *context,
                                     struct ibv_comp_channel *c, int v) {
     struct my_cq *q = NEW(my_cq);
+    owner_t owner = owner_with(getpid());
     (void)v;
     if (n > ENTRIES) DIE("%d entries", n);
     enter();
-    for (q->at = world->cqs; q->at->pid;)
+    for (q->at = world->cqs; q->at->owner;)
         if (++q->at == world->cqs + MANY) DIE("too many queues");
     q->u = (struct ibv_cq){.context = x, .cq_context = context, .channel = c, .cqe = n};
     memset(q->at, 0, sizeof *q->at);
-    q->at->pid = getpid(), q->at->size = n, q->at->channel = c, q->at->fd = c ? c->fd : -1;
+    q->at->owner = owner, q->at->size = n, q->at->channel = c, q->at->fd = c ? c->fd : -1;
     if (c) ((struct channel *)c)->events[((struct channel *)c)->tail++ % 64] = &q->u;
     pthread_mutex_unlock(&world->lock);
     return &q->u;
@@ -534,23 +311,24 @@ EXPORT int ibv_destroy_cq(struct ibv_cq *u) {
     int number = at - world->cqs, busy = 0;
     enter();
     for (struct qp *q = world->qps; q < world->qps + MANY; q++)
-        busy |= q->pid && (q->cq.send == number || q->cq.recv == number);
-    if (!busy) at->pid = 0;
+        busy |= q->owner && (q->cq.send == number || q->cq.recv == number);
+    if (!busy) at->owner = 0;
     pthread_mutex_unlock(&world->lock);
     if (!busy) free(u);
     return busy ? EBUSY : 0;
 }
 EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *p, struct ibv_qp_init_attr *a) {
     struct my_qp *q = NEW(my_qp);
+    owner_t owner = owner_with(getpid());
     if (a->cap.max_send_wr > REQUESTS || a->cap.max_recv_wr > REQUESTS) DIE("too many requests");
     q->a = *a;
     q->u.context = p->context, q->u.pd = p, q->u.qp_context = a->qp_context,
     q->u.qp_type = a->qp_type;
     enter();
-    for (q->at = world->qps; q->at->pid;)
+    for (q->at = world->qps; q->at->owner;)
         if (++q->at == world->qps + MANY) DIE("too many queue pairs");
     memset(q->at, 0, sizeof *q->at);
-    q->at->pid = getpid(), q->at->cap = a->cap, q->at->signal_all = a->sq_sig_all;
+    q->at->owner = owner, q->at->cap = a->cap, q->at->signal_all = a->sq_sig_all;
     q->at->cq.send = ((struct my_cq *)a->send_cq)->at - world->cqs;
     q->at->cq.recv = ((struct my_cq *)a->recv_cq)->at - world->cqs;
     q->u.qp_num = q->at->qpn = world->next_qpn++;
@@ -576,7 +354,7 @@ EXPORT int ibv_query_qp(struct ibv_qp *u, struct ibv_qp_attr *a, int m,
     return 0;
 }
 EXPORT int ibv_destroy_qp(struct ibv_qp *u) {
-    LOCKED(((struct my_qp *)u)->at->pid = 0);
+    LOCKED(((struct my_qp *)u)->at->owner = 0);
     free(u);
     return 0;
 }

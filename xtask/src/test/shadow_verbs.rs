@@ -36,6 +36,7 @@ pub fn run(tier: &mut Tier) {
         return tier.skip(&format!("shadow verbs in jobs: no {HEADER} (libibverbs-dev)"));
     }
     tier.check("shadow verbs: a rank is killed under traffic, all roll back: 1 × 3", rolls_back);
+    tier.check("shadow verbs: two rollbacks: 1 × 3", rolls_back_twice);
     tier.check("shadow verbs: the whole job is restarted: 1 × 3", restarts);
     tier.check("shadow verbs: a program that uses none: 2 × 2", none_are_used);
     tier.check("shadow verbs: a library that is not there", not_there);
@@ -119,6 +120,11 @@ fn survives(faults: &[&str]) -> Result<(Outcome, String)> {
 fn rolls_back() -> Result<()> {
     let (outcome, events) = survives(&["checkpoint_completed@3=rank:1"])?;
     outcome.must(count(&events, "checkpoint_completed") >= 3, "three checkpoints")
+}
+
+/// The second time what is rolled back was made again once.
+fn rolls_back_twice() -> Result<()> {
+    survives(&["checkpoint_completed@2=rank:0", "checkpoint_completed@4=rank:2"]).map(drop)
 }
 
 /// In other processes, over an adapter that knows nothing of them.
