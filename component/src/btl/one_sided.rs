@@ -13,8 +13,8 @@ use rustbtl_fragments::ids::PeerId;
 
 /// Data up to this size travel in the frame of the operation, if a frame holds so many.
 const JOINED_BYTES_MAX: usize = 16 << 10;
-/// Operations of neighbours that are executed before Open MPI has its turn again.
-const BURST: u32 = 64;
+/// Operations of others that are executed before Open MPI has its turn again.
+pub(super) const BURST: u32 = 64;
 /// Data that are none.
 const NOTHING: (*const u8, usize) = (core::ptr::null(), 0);
 
@@ -115,7 +115,10 @@ impl State {
     fn joined_bytes_max(&self, way: Way) -> usize {
         match way {
             Way::Node => JOINED_BYTES_MAX.min(self.piece_bytes_max(way)),
-            Way::Network => JOINED_BYTES_MAX.min(self.settings.tcp.chunk_bytes_max as usize),
+            Way::Network => {
+                let chunk_bytes = self.settings.tcp.chunk_bytes_max as usize;
+                JOINED_BYTES_MAX.min(chunk_bytes.saturating_sub(OPERATION_BYTES))
+            }
         }
     }
 

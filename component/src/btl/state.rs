@@ -5,6 +5,7 @@
 
 use crate::btl::frame;
 use crate::btl::frame::{TCP_VERSION, Way, What};
+use crate::btl::one_sided::BURST;
 use crate::btl::operation::Asked;
 use crate::btl::outbox::{Cookie, Message, Outbox, offer};
 use crate::ffi::table::Name;
@@ -441,7 +442,8 @@ impl State {
     /// The next message of another node. What it puts into our memory on the way there is done.
     #[inline]
     pub fn peek_network(&mut self) -> Option<Arrived> {
-        loop {
+        // Others may ask without end, and wait for what this process does then.
+        for _ in 0..BURST {
             let Some(frame) = self.network.peek() else {
                 if self.network.take_received() {
                     self.keep_busy();
@@ -468,6 +470,7 @@ impl State {
                 None => self.refuse(Way::Network, frame),
             }
         }
+        None
     }
 
     fn keep_busy(&mut self) {

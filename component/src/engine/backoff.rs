@@ -61,7 +61,7 @@ impl Backoff {
 
     /// Nothing has come. How long to sleep, in nanoseconds; `None`: yield. `ran_ns`: processor time
     /// of the thread, by which a program that computes and looks now and then is known; it is a
-    /// system call, so it is only asked for after some time. `awaited`: see [`YIELDS_AWAITED_NS`].
+    /// system call, so it is only asked for after some time. `awaited`: a frame of the set waits.
     #[inline]
     pub fn pause(
         &mut self,

@@ -31,7 +31,8 @@ pub(crate) fn tag_match(tag: i32) -> TagMatch {
 pub(crate) fn send_now(mut op: Op, comm: CommId, to: CommRank, tag: i32) -> bool {
     let mut entered = shared().enter();
     let driver = &mut *entered;
-    if SLOW_PATH.load(Ordering::Relaxed) != 0 {
+    let slow = SLOW_PATH.load(Ordering::Relaxed) != 0;
+    if slow {
         driver.act(tag);
     }
     let bytes = op.bytes();
@@ -40,7 +41,7 @@ pub(crate) fn send_now(mut op: Op, comm: CommId, to: CommRank, tag: i32) -> bool
     driver.clock.end(begin);
     if !sent {
         driver.undo_action(tag);
-    } else if driver.holds_call(tag) {
+    } else if slow && driver.holds_call(op, tag) {
         drop(entered);
         wait::wait_while_held(shared());
     }
@@ -108,7 +109,7 @@ pub(crate) fn send_slow(
             LOG_FULL
         }
     };
-    let held = driver.holds_call(tag);
+    let held = driver.holds_call(op, tag);
     shared.deliver(driver);
     if held {
         wait::wait_while_held(shared);
@@ -182,7 +183,7 @@ fn receive_slow_path(
     driver.update_slow_path();
     driver.host.push();
     let code = received_slow_path(&mut driver, outcome, &mut op);
-    let held = driver.holds_call(tag);
+    let held = driver.holds_call(op, tag);
     shared().deliver(driver);
     if held {
         // What came before this action is told already: the program must not go by it now.

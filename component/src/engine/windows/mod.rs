@@ -90,7 +90,8 @@ pub struct Windows {
     pub(crate) lock_waiters: bool,
     /// Memory that neighbours map, and theirs.
     pub(crate) mapped: MappedMemory,
-    /// The program is in a collective of ours, which is held at its end only.
+    /// The program is in a collective of ours, which is held at its end only. One for all threads:
+    /// with several, a set with windows is not replayed.
     pub(crate) in_collective: bool,
     /// Since there are windows; `None`: there are none.
     pub(crate) neighbours: Option<Neighbours>,

@@ -11,6 +11,7 @@ use crate::engine::windows::memory::ProcessMemory;
 use crate::engine::windows::messages::{MessageRef, Stream, tag_of};
 use crate::engine::windows::neighbours::Neighbours;
 use crate::engine::windows::{FetchedInto, ResultBuffer};
+use crate::ffi::operation::Op;
 use crate::os::yield_now;
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::determinants::{AppliedRun, DirectRun, PastRun};
@@ -120,12 +121,14 @@ impl Driver {
         }
     }
 
-    /// Does a replay hold the call that has done an action of this tag? All that was applied at its
-    /// tick was applied before the next action, and needs none.
+    /// Does a replay hold the blocking call that has done an action of this tag? All that was
+    /// applied at its tick was applied before the next action, and needs none. A call that only
+    /// begins something is not held: receives that were put off would be posted, and its program
+    /// does not go by anything before it waits.
     #[inline]
-    pub(crate) fn holds_call(&self, tag: i32) -> bool {
+    pub(crate) fn holds_call(&self, op: Op, tag: i32) -> bool {
         let windows = &self.host.windows;
-        windows.holds && !windows.in_collective && acts(tag)
+        windows.holds && op.on_stack() && !windows.in_collective && acts(tag)
     }
 
     /// Rule 3 of the replay.

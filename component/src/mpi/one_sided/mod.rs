@@ -61,7 +61,7 @@ fn call_after<T>(act: impl FnOnce(&mut Driver), call: impl FnOnce(&mut Driver) -
     act(&mut driver);
     let result = call(&mut driver);
     driver.progress_windows();
-    let held = driver.holds_call(ANY);
+    let held = driver.host.windows.holds && !driver.host.windows.in_collective;
     shared.deliver(driver);
     if held {
         wait_while_held(shared);

@@ -235,6 +235,10 @@ impl Job {
         }
         let rollback = Rollback::new(now, checkpoint, self.next_incarnation(), false);
         self.must_have_images(checkpoint, &members).map_err(RollbackRefusal::NotAlone)?;
+        if self.is_whole_job(set) {
+            // What the ranks will give is of another time.
+            self.forget_verbs();
+        }
         self.begin_rollback(set, rollback).map_err(RollbackRefusal::Never)
     }
 
