@@ -227,12 +227,18 @@ fn energies(outcome: &Outcome) -> Result<Vec<f64>> {
 /// What fails is rolled back, nobody else; all energies are those of an undisturbed run.
 fn run_nwchem(fault: &[&str]) -> Result<()> {
     let scratch = Scratch::new("nwchem")?;
-    let input = scratch.0.join("water.nw");
-    fs::write(&input, WATER).context(|| input.display().to_string())?;
-    let mut job = TestJob::new(2, 2, &[NWCHEM, "water.nw"]);
-    job.folder = scratch.0.clone();
-    let known = energies(&job.run()?)?;
-    let outcome = local_storage::plain(job, &scratch).with(fault).run()?;
+    // Each in a folder of its own: NWChem goes on from the Hessian that an earlier run has left.
+    let job = |folder: &str| -> Result<TestJob> {
+        let folder = scratch.0.join(folder);
+        fs::create_dir(&folder).context(|| folder.display().to_string())?;
+        let input = folder.join("water.nw");
+        fs::write(&input, WATER).context(|| input.display().to_string())?;
+        let mut job = TestJob::new(2, 2, &[NWCHEM, "water.nw"]);
+        job.folder = folder;
+        Ok(job)
+    };
+    let known = energies(&job("undisturbed")?.run()?)?;
+    let outcome = local_storage::plain(job("killed")?, &scratch).with(fault).run()?;
     let found = energies(&outcome)?;
     let same = known.len() == found.len()
         && known.iter().zip(&found).all(|(a, b)| (a - b).abs() < SAME_ENERGY);
