@@ -27,6 +27,7 @@ impl Checkpoint {
     pub(crate) fn clock_order(&mut self, order: ToClock, taken: &mut Option<ExclusiveGuard>) {
         if let ToClock::Drain { checkpoint } = order {
             self.drain.checkpoint = Some(checkpoint);
+            WAITING.watch(true);
             self.drain.waited = (WAITING.ticks(), ticks());
         }
         self.tell_clock(Input::Order(order), taken);

@@ -14,3 +14,4 @@ pub mod shadow_verbs;
 pub mod shared_memory_barrier;
 pub mod state;
 pub mod thread;
+mod waiting_report;

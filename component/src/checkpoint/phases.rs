@@ -7,6 +7,7 @@ use crate::engine::driver_state::Driver;
 use crate::engine::shared::ExclusiveGuard;
 use crate::ffi::verbose;
 use crate::os::{now_ns, yield_now};
+use crate::sync::waiting::WAITING;
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::control::{CheckpointId, CheckpointKind, FromRank, SnapshotMemory};
 use rustbtl_coordination::quiescence::{CheckpointRefusal, CheckpointScope, Input, Output, Phase};
@@ -34,6 +35,8 @@ impl Checkpoint {
             self.send(&FromRank::CheckpointFailed { checkpoint: id, reason });
             return self.input(Input::Abort { checkpoint: id.0 });
         }
+        // A drain is over, and no set replays.
+        WAITING.watch(false);
         self.poll_set_memory(id);
         let scope = match kind {
             CheckpointKind::Set => CheckpointScope::Set,

@@ -431,11 +431,7 @@ impl Checkpoint {
             ToRank::MayFinish {} => self.may_finish(),
             ToRank::Release { checkpoint: id } => drop(self.children.remove(&id)),
             ToRank::ReportStatus {} => self.status(taken),
-            ToRank::ReportWaiting { sample } => {
-                let messages = self.with(taken, |driver| driver.engine.counters().messages());
-                let waited_ns = self.tick_rate.ns(WAITING.ticks());
-                self.send(&FromRank::Waited { sample, waited_ns, messages });
-            }
+            ToRank::ReportWaiting { sample } => self.report_waiting(sample, taken),
             ToRank::ResendDeterminants {} => self.resend_determinants(),
             ToRank::Stable { incarnation, upto } => self.stable(incarnation, upto),
             ToRank::Coordinator { addresses, secret } => self.set_coordinator(addresses, secret),
@@ -529,6 +525,7 @@ impl Checkpoint {
     pub(crate) fn restored_log(&mut self) {
         (self.log_pressure, self.cost_pressure) = Default::default();
         self.tick_rate = TickRate::new();
+        WAITING.watch(false);
         Self::signals().nearly_full.store(true, Ordering::Relaxed);
     }
 

@@ -95,6 +95,8 @@ fn wait_long(shared: &'static Shared, op: Op) -> i32 {
             entered.detach_waiting_send(op);
             shared.deliver(entered);
         }
+        // It may end a round that it does not know to be ours.
+        WAITING.end_round();
         // SAFETY: nothing is borrowed; it comes back into rustbtl_progress.
         unsafe { (shared.glue.progress)() };
         if op.is_complete() {
@@ -227,6 +229,7 @@ pub fn wait_long_for_memory(shared: &'static Shared, over: &mut dyn FnMut() -> b
             return;
         }
         if turn.is_multiple_of(PROGRAM_POLLS) {
+            WAITING.end_round();
             // SAFETY: nothing is borrowed; it comes back into rustbtl_progress.
             unsafe { (shared.glue.progress)() };
         }

@@ -5,13 +5,26 @@
 //! call, no lock, and nothing at all where a message is there soon. Waits of a few microseconds are
 //! therefore left out. With several threads it counts those of whoever has the engine; rounds that
 //! two of them end at the same time may count once.
+//!
+//! On processors that others want as well a round ends late, because the thread did not run, and
+//! the clock alone cannot tell that from a program that has computed. While somebody decides by
+//! the answer (does anything move while sets replay? may a drain stop whom others wait for?), each
+//! round asks the kernel how long the thread has run: a system call, so only then.
 
-use crate::os::{now_ns, ticks};
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::os::{now_ns, thread_ns, ticks};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// In a loop that is not ours: between two fruitless rounds the program may have computed if more
 /// ticks have passed (some 10 to 30 us).
 const ROUND_TICKS_MAX: u64 = 50_000;
+/// The same in processor time of the thread.
+const ROUND_RAN_NS_MAX: u64 = 30_000;
+/// The same where a round takes longer, because others had the processor: no more than this part of
+/// it. (The first polls after that are slow. A program that computes gets more.)
+const ROUND_RAN_PART: u64 = 100;
+/// A program that does not run for longer than this between two rounds does something else: it
+/// sleeps, or reads a file.
+const PAUSE_NS_MAX: u64 = 2_000_000_000;
 
 /// Written by the program's threads, read by the checkpoint thread.
 #[derive(Debug)]
@@ -19,6 +32,29 @@ pub struct Waiting {
     ticks: AtomicU64,
     /// Until then it is counted.
     counted: AtomicU64,
+    /// Rounds ask for the processor time.
+    watched: AtomicBool,
+    /// Which thread has ended the last round, when, and its processor time then. Nanoseconds.
+    thread: AtomicU64,
+    at_ns: AtomicU64,
+    ran_ns: AtomicU64,
+}
+
+/// The end of a round, with the clocks of the thread that ends it.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    ticks: u64,
+    at_ns: u64,
+    ran_ns: u64,
+    thread: u64,
+}
+
+impl Moment {
+    fn now() -> Self {
+        thread_local!(static HERE: u8 = const { 0 });
+        let thread = HERE.with(|here| core::ptr::from_ref(here).addr() as u64);
+        Self { ticks: ticks(), at_ns: now_ns(), ran_ns: thread_ns(), thread }
+    }
 }
 
 /// Of this process.
@@ -26,11 +62,33 @@ pub static WAITING: Waiting = Waiting::new();
 
 impl Waiting {
     const fn new() -> Self {
-        Self { ticks: AtomicU64::new(0), counted: AtomicU64::new(0) }
+        const fn zero() -> AtomicU64 {
+            AtomicU64::new(0)
+        }
+        Self {
+            ticks: zero(),
+            counted: zero(),
+            watched: AtomicBool::new(false),
+            thread: zero(),
+            at_ns: zero(),
+            ran_ns: zero(),
+        }
+    }
+
+    /// From now on, or no longer, somebody decides by what is counted.
+    pub fn watch(&self, watched: bool) {
+        self.watched.store(watched, Ordering::Relaxed);
+    }
+
+    fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Relaxed)
     }
 
     /// From now on there is nothing to do.
     pub fn begin(&self) {
+        if self.is_watched() {
+            return self.end_watched_round_at(Moment::now(), false);
+        }
         self.begin_at(ticks());
     }
 
@@ -40,11 +98,17 @@ impl Waiting {
 
     /// There was nothing to do since the last call.
     pub fn end_round(&self) {
+        if self.is_watched() {
+            return self.end_watched_round_at(Moment::now(), true);
+        }
         self.end_round_at(ticks(), u64::MAX);
     }
 
     /// The same in a loop of Open MPI or of the program, which may have computed in between.
     pub fn end_foreign_round(&self) {
+        if self.is_watched() {
+            return self.end_watched_round_at(Moment::now(), false);
+        }
         self.end_round_at(ticks(), ROUND_TICKS_MAX);
     }
 
@@ -55,6 +119,22 @@ impl Waiting {
             self.ticks.store(before.wrapping_add(passed), Ordering::Relaxed);
         }
         self.counted.store(now, Ordering::Relaxed);
+    }
+
+    /// `is_ours`: there was nothing to do since the last round ended. If not, the program may have
+    /// computed, but then its thread has run.
+    fn end_watched_round_at(&self, now: Moment, is_ours: bool) {
+        let same_thread = self.thread.swap(now.thread, Ordering::Relaxed) == now.thread;
+        let passed_ns = now.at_ns.saturating_sub(self.at_ns.swap(now.at_ns, Ordering::Relaxed));
+        let before_ns = self.ran_ns.swap(now.ran_ns, Ordering::Relaxed);
+        let ran_ns = now.ran_ns.checked_sub(before_ns);
+        let most_ns = ROUND_RAN_NS_MAX.max(passed_ns / ROUND_RAN_PART);
+        // The clocks of another thread, or of the process that was before a restore, say nothing.
+        let has_waited = same_thread
+            && passed_ns <= PAUSE_NS_MAX
+            && ran_ns.is_some_and(|ran_ns| ran_ns <= most_ns);
+        let most = if is_ours || has_waited { u64::MAX } else { ROUND_TICKS_MAX };
+        self.end_round_at(now.ticks, most);
     }
 
     /// All in all, in ticks.
@@ -127,6 +207,46 @@ mod tests {
         // A clock that is another one after a restore counts nothing.
         waiting.end_round_at(5, u64::MAX);
         assert_eq!(waiting.ticks(), 400 + ROUND_TICKS_MAX);
+    }
+
+    #[test]
+    fn watched_rounds_count_unless_the_thread_has_run() {
+        let waiting = Waiting::new();
+        waiting.watch(true);
+        let moment = |ms: u64, ran_ns| {
+            let at_ns = ms * 1_000_000;
+            Moment { ticks: 2 * at_ns, at_ns, ran_ns, thread: 1 }
+        };
+        let waited_ms = |at: Moment, is_ours| {
+            let before = waiting.ticks();
+            waiting.end_watched_round_at(at, is_ours);
+            (waiting.ticks() - before) / 2_000_000
+        };
+        assert_eq!(waited_ms(moment(5_000, 7), false), 0, "nobody knows what was before");
+        assert_eq!(waited_ms(moment(5_300, 20_007), false), 300, "it did not run");
+        assert_eq!(waited_ms(moment(5_301, 20_008 + ROUND_RAN_NS_MAX), false), 0, "computed");
+        assert_eq!(waited_ms(moment(5_601, 3_000_000), false), 300, "slow polls of a busy node");
+        assert_eq!(waited_ms(moment(5_650, 3_600_000), false), 0, "computed on such a one");
+        assert_eq!(waited_ms(moment(5_750, 9_000_000), true), 100, "in a loop of ours");
+        assert_eq!(waited_ms(moment(7_751, 9_000_001), false), 0, "it slept, or read a file");
+        assert_eq!(waited_ms(Moment { thread: 2, ..moment(7_851, 9_000_002) }, false), 0);
+        assert_eq!(waited_ms(Moment { thread: 2, ..moment(7_951, 9_000_003) }, false), 100);
+        assert_eq!(waited_ms(Moment { thread: 2, ..moment(8_051, 4) }, false), 0, "restored");
+    }
+
+    #[test]
+    fn who_is_watched_asks_for_the_clocks_of_its_thread() {
+        let waiting = Waiting::new();
+        waiting.watch(true);
+        waiting.begin();
+        std::thread::sleep(std::time::Duration::from_millis(3));
+        waiting.end_round();
+        assert!(waiting.ticks() > 0);
+        let [before, after] = [Moment::now(), Moment::now()];
+        assert!(before.ran_ns <= after.ran_ns && before.at_ns <= after.at_ns);
+        assert_eq!(before.thread, after.thread);
+        let other = std::thread::spawn(Moment::now).join().expect("no panic");
+        assert_ne!(before.thread, other.thread);
     }
 
     #[test]

@@ -44,6 +44,7 @@ mod source;
 mod spare_nodes;
 mod spawned;
 mod standard_input;
+mod standstill;
 pub mod storage;
 mod summary;
 mod surroundings;

@@ -9,6 +9,7 @@ use super::local_storage;
 use super::mpi;
 use super::mpi::Over;
 use super::scratch::Scratch;
+use super::standstill;
 use super::summary::Tier;
 use super::workloads::{
     self, BY_PID, CLOCK, INTER, OVERLAP, Program, RING, Shape, THREADS, UPDATES,
@@ -215,7 +216,7 @@ pub fn run(tier: &mut Tier) {
         let events = survives(&BY_PID, SENT, (3, 1), &killed)?;
         if diverged(&events) { Ok(()) } else { fail!("nobody has noticed") }
     });
-    tier.check("live recovery: a replay that waits for what nobody sends: 3 × 1", stands_still);
+    standstill::tests(tier);
     tier.check("live recovery: contents are checked, and are the same: 3 × 1", || {
         repeats(&RING, ITERATIONS_SHORT, (3, 1), &killed)
     });
@@ -295,7 +296,7 @@ fn repeats(program: &Program, length: u64, shape: Shape, faults: &[&str]) -> Res
 }
 
 /// A replay has diverged, and all ranks were rolled back.
-fn diverged(events: &str) -> bool {
+pub fn diverged(events: &str) -> bool {
     ["replay_diverged", "global_rollback"]
         .iter()
         .all(|event| events.contains(&format!("\"event\":\"{event}\"")))
@@ -326,32 +327,6 @@ fn diverges(program: &[&str], faults: &[&str], again: bool, what: &str) -> Resul
     let who = "on n1 did not repeat what it had done: ";
     let said = outcome.stderr.lines().any(|line| line.contains(who) && line.contains(what));
     outcome.must(said, "the user should read who has done what")?;
-    must_be_clean(&outcome)
-}
-
-/// Rank 0 finds a file in its replay that was not there before its failure, and goes another way:
-/// all wait, until all are rolled back.
-fn stands_still() -> Result<()> {
-    let program = mpi::compile(&paths::root().join("tests/workloads/by_file.c"))?;
-    let scratch = Scratch::new("stands-still")?;
-    let checkpoints = workloads::checkpoint_folder(&scratch)?;
-    let file = scratch.0.join("stop").display().to_string();
-    let words = [program.display().to_string(), file.clone()];
-    fs::write(&file, "").context(|| file.clone())?;
-    let known = workloads::hash(&TestJob::new(3, 1, &words).run()?)?;
-    fs::remove_file(&file).context(|| file.clone())?;
-    // Late enough that others have more than the last messages of what it sends another way.
-    let job = workloads::protected(TestJob::new(3, 1, &words), &checkpoints);
-    let failure = ["--kill-rank", "0@3", "--write-when-failed", &file];
-    let outcome = job.with(&failure).run()?;
-    outcome.must(outcome.code == 0, "the job failed")?;
-    outcome.must(workloads::hash(&outcome)? == known, "the answer is another one")?;
-    let events = workloads::events(&checkpoints)?;
-    outcome.must(diverged(&events), "all should be rolled back")?;
-    outcome.must(
-        outcome.stderr.contains("waits for messages that nobody sends"),
-        "it should say why",
-    )?;
     must_be_clean(&outcome)
 }
 
