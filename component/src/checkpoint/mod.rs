@@ -14,3 +14,4 @@ pub mod shadow_verbs;
 pub mod shared_memory_barrier;
 pub mod state;
 pub mod thread;
+pub(crate) mod verbs_names;
