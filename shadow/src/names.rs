@@ -7,9 +7,10 @@
 //! * Queue pair, 24 bits: 1, process, counter. No two processes ever have the same, and none is in
 //!   use as a real one.
 //! * Key, 32 bits: 1 if remote, slot (23 bits), generation (8 bits). The two keys of a region
-//!   differ; a key of before is not taken for the next one.
+//!   differ; a key of before is not taken for the next one, and none is used twice.
 //! * LID, 16 bits: process, adapter, port; only where the real one is not 0.
-//! * GID: the first real one.
+//! * GID: the first real one. Processes of one node share it, and may be restored on different
+//!   ones: so it has a name for each of them, too.
 
 /// Set in every virtual queue-pair number.
 const VIRTUAL: u32 = 1 << 23;
@@ -42,6 +43,13 @@ pub enum Name {
     Lid(u16),
     /// A port, by its virtual GID.
     Gid([u8; 16]),
+    /// The same port, as this process has it.
+    GidOf {
+        /// Whose.
+        process: u32,
+        /// Virtual.
+        gid: [u8; 16],
+    },
 }
 
 /// What a name stands for: a number in its first four bytes, little endian, or a GID.
