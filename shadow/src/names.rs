@@ -24,6 +24,9 @@ pub(crate) const ADAPTERS_WITH_LIDS: u32 = 4;
 const PORTS_WITH_LIDS: u32 = 2;
 /// The first LID of multicast groups.
 const LIDS_END: u32 = 0xC000;
+/// The number of a queue pair that takes no requests of connections: of the general services. A
+/// virtual number could be somebody's real one.
+pub(crate) const NO_QPN: u32 = 1;
 /// A key that no adapter gives out.
 pub(crate) const NO_KEY: u32 = u32::MAX;
 

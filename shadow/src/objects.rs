@@ -2,7 +2,7 @@
 
 use crate::abi::{AhAttr, Completion, Gid, QpAttr, QpCap, SrqAttr, number::*};
 use crate::host::*;
-use crate::names::{Job, Name, Value, number_of, value_of};
+use crate::names::{Job, NO_QPN, Name, Value, number_of, value_of};
 use crate::queues::{OWNERS_MAX, ReceiveQueue, SendQueue};
 use crate::regions::{Region, Regions};
 use crate::table::Table;
@@ -204,12 +204,13 @@ impl<H: Host> Shadow<H> {
         Some(value)
     }
 
-    /// The real number of a queue pair. One that is not virtual, or is not there, stays as it is.
+    /// The real number of a queue pair. One that is not virtual stays as it is; for one that is
+    /// gone there is one that answers nobody.
     pub(crate) fn real_qpn(&mut self, qpn: u32) -> u32 {
         if self.job.process_of(qpn).is_none() {
             return qpn;
         }
-        self.find(Name::Qp(qpn)).map_or(qpn, number_of)
+        self.find(Name::Qp(qpn)).map_or(NO_QPN, number_of)
     }
 
     /// An address with real names in place of virtual ones; of a process, where that is known.

@@ -14,13 +14,12 @@ const PRELOAD: &str = "LD_PRELOAD";
 pub fn hide() {
     let list = std::env::var_os(PRELOAD).unwrap_or_default();
     let rest = own_file().map(|own| without(list.as_bytes(), &own));
-    // SAFETY: Open MPI changes the environment in MPI_Init, too: what others have read stays.
-    unsafe {
-        if let Some(rest) = rest.filter(|rest| rest != list.as_bytes()) {
-            std::env::set_var(PRELOAD, OsString::from_vec(rest));
-        }
-        std::env::set_var(crate::state::JOB, "");
+    if let Some(rest) = rest.filter(|rest| rest != list.as_bytes()) {
+        // SAFETY: Open MPI changes the environment in MPI_Init, too: what others have read stays.
+        unsafe { std::env::set_var(PRELOAD, OsString::from_vec(rest)) };
     }
+    // SAFETY: as above.
+    unsafe { std::env::set_var(crate::state::JOB, "") };
 }
 
 /// The file that this code is in.

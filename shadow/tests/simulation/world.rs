@@ -441,6 +441,7 @@ impl World {
     pub fn modify_qp(&mut self, node: usize, handle: u32, attr: &QpAttr, mask: u32) {
         let qp = self.nodes[node].qp(handle);
         if mask & IBV_QP_DEST_QPN != 0 {
+            assert_eq!(attr.dest_qp_num >> 23, 0, "V1: a virtual number reaches the adapter");
             qp.peer = attr.dest_qp_num;
         }
         if mask & IBV_QP_AV != 0 {

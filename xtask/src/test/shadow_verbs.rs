@@ -168,7 +168,11 @@ fn one_set() -> Result<()> {
         &["--kill-at-event", "checkpoint_completed@3=rank:2"],
     ];
     let (outcome, events) = survives(&Case { faults: &faults, rollbacks: 2, sets: (&ONE_SET, 1) })?;
-    outcome.must(count(&events, "checkpoint_aborted") > 0, "no checkpoint was given up")
+    let first = |event: &str| events.find(&format!("\"event\":\"{event}\""));
+    let (given_up, last) =
+        (first("checkpoint_aborted"), events.rfind("\"event\":\"set_rollback\""));
+    let is_between = first("set_rollback") < given_up && given_up < last;
+    outcome.must(given_up.is_some() && is_between, "no checkpoint was given up between them")
 }
 
 /// The one that takes over gives the checkpoint up, takes others, and rolls back to them.
