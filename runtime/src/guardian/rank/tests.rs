@@ -80,7 +80,8 @@ fn settings() -> Settings {
 
 #[test]
 fn what_a_rank_gives_after_a_restart_is_kept_until_all_run() {
-    let ends: [(&str, fn(&mut GuardedRank)); 4] = [
+    type End = fn(&mut GuardedRank);
+    let ends: [(&str, End); 4] = [
         ("a checkpoint", |rank| {
             rank.handle_order(ToRank::StopOutgoing { checkpoint: CHECKPOINT });
         }),
