@@ -160,6 +160,7 @@ proptest! {
         round_trip(up.clone());
         round_trip(down.clone());
         round_trip(FromNode::Rank { rank: who, message: up });
+        round_trip(ToNode::AllRanks { message: down.clone() });
         round_trip(ToNode::Rank { rank: who, message: down });
     }
 

@@ -7,7 +7,7 @@ use crate::names::{Name, Value};
 use core::ffi::{CStr, c_void};
 
 /// Of this file.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// An [`Interface`] that stays.
 pub const SYMBOL: &CStr = c"rustbtl_verbs_interface";
 
@@ -119,7 +119,7 @@ pub fn decode_tallies(mut bytes: &[u8]) -> Option<Tallies> {
 }
 
 /// The length of a name as bytes.
-pub const NAME_BYTES: usize = 17;
+pub const NAME_BYTES: usize = 21;
 /// The length of a name with its generation and value.
 const ENTRY_BYTES: usize = NAME_BYTES + 8 + 16;
 /// Keys of one slot, which follow each other, differ in these bits (`names.rs`).
@@ -147,7 +147,12 @@ pub fn name_bytes(epoch: u32, name: Name) -> ([u8; NAME_BYTES], u64) {
         }
         Name::Gid(gid) => {
             bytes[0] = 4;
-            bytes[1..].copy_from_slice(&gid);
+            bytes[1..17].copy_from_slice(&gid);
+        }
+        Name::GidOf { process, gid } => {
+            bytes[0] = 5;
+            bytes[1..5].copy_from_slice(&process.to_le_bytes());
+            bytes[5..].copy_from_slice(&gid);
         }
     }
     (bytes, generation)
@@ -204,6 +209,7 @@ mod tests {
             Name::Key { process: 7, key: 0x8000_0305 },
             Name::Lid(7),
             Name::Gid([7; 16]),
+            Name::GidOf { process: 7, gid: [7; 16] },
         ];
         let mut bytes = Vec::new();
         for name in names {

@@ -7,9 +7,10 @@
 //! * Queue pair, 24 bits: 1, process, counter. No two processes ever have the same, and none is in
 //!   use as a real one.
 //! * Key, 32 bits: 1 if remote, slot (23 bits), generation (8 bits). The two keys of a region
-//!   differ; a key of before is not taken for the next one.
+//!   differ; a key of before is not taken for the next one, and none is used twice.
 //! * LID, 16 bits: process, adapter, port; only where the real one is not 0.
-//! * GID: the first real one.
+//! * GID: the first real one. Processes of one node share it, and may be restored on different
+//!   ones: so it has a name for each of them, too.
 
 /// Set in every virtual queue-pair number.
 const VIRTUAL: u32 = 1 << 23;
@@ -23,6 +24,9 @@ pub(crate) const ADAPTERS_WITH_LIDS: u32 = 4;
 const PORTS_WITH_LIDS: u32 = 2;
 /// The first LID of multicast groups.
 const LIDS_END: u32 = 0xC000;
+/// The number of a queue pair that takes no requests of connections: of the general services. A
+/// virtual number could be somebody's real one.
+pub(crate) const NO_QPN: u32 = 1;
 /// A key that no adapter gives out.
 pub(crate) const NO_KEY: u32 = u32::MAX;
 
@@ -42,6 +46,13 @@ pub enum Name {
     Lid(u16),
     /// A port, by its virtual GID.
     Gid([u8; 16]),
+    /// The same port, as this process has it.
+    GidOf {
+        /// Whose.
+        process: u32,
+        /// Virtual.
+        gid: [u8; 16],
+    },
 }
 
 /// What a name stands for: a number in its first four bytes, little endian, or a GID.

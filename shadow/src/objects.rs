@@ -1,8 +1,8 @@
 //! Objects of a process, each beside the real one that stands for it now.
 
-use crate::abi::{AhAttr, Completion, QpAttr, QpCap, SrqAttr, number::*};
+use crate::abi::{AhAttr, Completion, Gid, QpAttr, QpCap, SrqAttr, number::*};
 use crate::host::*;
-use crate::names::{Job, Name, Value, number_of, value_of};
+use crate::names::{Job, NO_QPN, Name, Value, number_of, value_of};
 use crate::queues::{OWNERS_MAX, ReceiveQueue, SendQueue};
 use crate::regions::{Region, Regions};
 use crate::table::Table;
@@ -95,6 +95,18 @@ pub(crate) struct Ah<T> {
     /// The program's: LIDs and GIDs are virtual.
     pub(crate) attr: AhAttr,
     pub(crate) real: T,
+    pub(crate) real_gid: Gid,
+    /// Processes that have shared the GID, as far as somebody has sent to them since the last
+    /// restart: where they are now.
+    pub(crate) of: BTreeMap<u32, T>,
+}
+
+impl<T: Copy + PartialEq> Ah<T> {
+    /// All real ones.
+    pub(crate) fn all(&self) -> impl Iterator<Item = T> {
+        let others = self.of.values().copied().filter(|&other| other != self.real);
+        others.chain([self.real])
+    }
 }
 
 /// What the program asks of a queue pair.
@@ -192,23 +204,28 @@ impl<H: Host> Shadow<H> {
         Some(value)
     }
 
-    /// The real number of a queue pair. One that is not virtual, or is not there, stays as it is.
+    /// The real number of a queue pair. One that is not virtual stays as it is; for one that is
+    /// gone there is one that answers nobody.
     pub(crate) fn real_qpn(&mut self, qpn: u32) -> u32 {
         if self.job.process_of(qpn).is_none() {
             return qpn;
         }
-        self.find(Name::Qp(qpn)).map_or(qpn, number_of)
+        self.find(Name::Qp(qpn)).map_or(NO_QPN, number_of)
     }
 
-    /// An address with real names in place of virtual ones.
-    pub(crate) fn real_address(&mut self, attr: &AhAttr) -> AhAttr {
+    /// An address with real names in place of virtual ones; of a process, where that is known.
+    pub(crate) fn real_address(&mut self, attr: &AhAttr, process: Option<u32>) -> AhAttr {
         let mut real = *attr;
         if attr.dlid != 0 {
             let found = self.find(Name::Lid(attr.dlid));
             real.dlid = found.map_or(attr.dlid, |lid| number_of(lid) as u16);
         }
         if attr.is_global != 0 {
-            real.dgid.0 = self.find(Name::Gid(attr.dgid.0)).unwrap_or(attr.dgid.0);
+            let gid = attr.dgid.0;
+            // Before a restart it is where it says.
+            let process = process.filter(|_| self.epoch > 0);
+            let found = process.and_then(|process| self.find(Name::GidOf { process, gid }));
+            real.dgid.0 = found.or_else(|| self.find(Name::Gid(gid))).unwrap_or(gid);
         }
         real
     }
@@ -256,7 +273,10 @@ impl<H: Host> Shadow<H> {
                 names.push((Name::Lid(port.lid), value_of(real.lid.into())));
             }
             let gids = port.gids.iter().zip(&real.gids);
-            names.extend(gids.map(|(&gid, &real)| (Name::Gid(gid), real)));
+            let process = self.job.process;
+            for (&gid, &real) in gids {
+                names.extend([(Name::Gid(gid), real), (Name::GidOf { process, gid }, real)]);
+            }
         }
         for (name, value) in names {
             self.publish(name, value);
@@ -482,9 +502,30 @@ impl<H: Host> Shadow<H> {
     /// As [`Shadow::open`].
     pub fn create_ah(&mut self, pd: PdId, attr: AhAttr) -> Outcome<AhId> {
         let real_pd = self.pds.get(pd.0).ok_or(Errno::INVALID)?.real;
-        let real_attr = self.real_address(&attr);
+        let real_attr = self.real_address(&attr, None);
         let real = self.host.create_ah(real_pd, &real_attr)?;
-        Ok(AhId(self.ahs.insert(Ah { pd, attr, real })))
+        let (real_gid, of) = (real_attr.dgid, BTreeMap::new());
+        Ok(AhId(self.ahs.insert(Ah { pd, attr, real, real_gid, of })))
+    }
+
+    /// The real one, for a datagram to a queue pair: processes of one GID are in several places
+    /// since they were restored on different nodes.
+    pub(crate) fn real_ah(&mut self, id: AhId, qpn: u32) -> Outcome<H::Handle> {
+        let ah = self.ahs.get(id.0).ok_or(Errno::INVALID)?;
+        let (real, real_gid, attr) = (ah.real, ah.real_gid, ah.attr);
+        let process = self.job.process_of(qpn).filter(|_| self.epoch > 0 && attr.is_global != 0);
+        let Some(process) = process else { return Ok(real) };
+        if let Some(&known) = ah.of.get(&process) {
+            return Ok(known);
+        }
+        let pd = self.pds.get(ah.pd.0).ok_or(Errno::INVALID)?.real;
+        let real_attr = self.real_address(&attr, Some(process));
+        let is_same = real_attr.dgid == real_gid;
+        let theirs = if is_same { real } else { self.host.create_ah(pd, &real_attr)? };
+        if let Some(ah) = self.ahs.get_mut(id.0) {
+            ah.of.insert(process, theirs);
+        }
+        Ok(theirs)
     }
 
     /// `ibv_destroy_ah`.
@@ -492,7 +533,9 @@ impl<H: Host> Shadow<H> {
     /// # Errors
     /// As [`Shadow::open`].
     pub fn destroy_ah(&mut self, id: AhId) -> Outcome<()> {
-        self.host.destroy_ah(self.ahs.get(id.0).ok_or(Errno::INVALID)?.real)?;
+        for real in self.ahs.get(id.0).ok_or(Errno::INVALID)?.all() {
+            self.host.destroy_ah(real)?;
+        }
         self.ahs.remove(id.0);
         Ok(())
     }

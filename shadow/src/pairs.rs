@@ -170,14 +170,16 @@ impl<H: Host> Shadow<H> {
         let qp = self.qps.get(id.0).ok_or(Errno::INVALID)?;
         let (real, kind) = (qp.real, qp.wish.kind);
         let mut translated = *attr;
+        let peer = if mask & IBV_QP_DEST_QPN != 0 { attr.dest_qp_num } else { qp.peer };
+        let process = self.job.process_of(peer);
         if mask & IBV_QP_DEST_QPN != 0 {
             translated.dest_qp_num = self.real_qpn(attr.dest_qp_num);
         }
         if mask & IBV_QP_AV != 0 {
-            translated.ah_attr = self.real_address(&attr.ah_attr);
+            translated.ah_attr = self.real_address(&attr.ah_attr, process);
         }
         if mask & IBV_QP_ALT_PATH != 0 {
-            translated.alt_ah_attr = self.real_address(&attr.alt_ah_attr);
+            translated.alt_ah_attr = self.real_address(&attr.alt_ah_attr, process);
         }
         if mask & IBV_QP_ACCESS_FLAGS != 0 && kind == IBV_QPT_RC {
             // Markers are writes of nothing.

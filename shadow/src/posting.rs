@@ -49,8 +49,7 @@ impl<H: Host> Shadow<H> {
                 Target::Atomic { address, key: self.real_key(peer, key), compare_add, swap }
             }
             Target::Datagram { ah, qpn, qkey } => {
-                let ah = self.ahs.get(ah.0).ok_or(Errno::INVALID)?.real;
-                Target::Datagram { ah, qpn: self.real_qpn(qpn), qkey }
+                Target::Datagram { ah: self.real_ah(ah, qpn)?, qpn: self.real_qpn(qpn), qkey }
             }
         };
         let is_inline = send.flags & IBV_SEND_INLINE != 0;

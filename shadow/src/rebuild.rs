@@ -78,8 +78,8 @@ impl<H: Host> Shadow<H> {
     /// In the reverse order of their creation. What fails is gone with its context.
     fn destroy_real(&mut self) {
         let Self { host, .. } = self;
-        for ah in self.ahs.values() {
-            let _ = host.destroy_ah(ah.real);
+        for real in self.ahs.values().flat_map(Ah::all) {
+            let _ = host.destroy_ah(real);
         }
         for qp in self.qps.values() {
             let _ = host.destroy_qp(qp.real);
@@ -172,10 +172,11 @@ impl<H: Host> Shadow<H> {
             let Some(ah) = self.ahs.get(id) else { continue };
             let (attr, pd) = (ah.attr, ah.pd);
             let Some(pd) = self.pds.get(pd.0).map(|pd| pd.real) else { continue };
-            let real = self.real_address(&attr);
+            let real = self.real_address(&attr, None);
             let made = self.host.create_ah(pd, &real).map_err(problem("address", id))?;
             if let Some(ah) = self.ahs.get_mut(id) {
-                ah.real = made;
+                (ah.real, ah.real_gid) = (made, real.dgid);
+                ah.of.clear();
             }
         }
         let mut posted = 0;

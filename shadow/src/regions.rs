@@ -1,4 +1,5 @@
-//! Registered memory, and its keys. Slots are used again, with another generation in the key.
+//! Registered memory, and its keys. Slots are used again, with another generation in the key, and
+//! not any more when they have had them all: a peer may have kept what each stands for.
 
 use crate::abi::Sge;
 use crate::host::{Keys, RegionSpec};
@@ -62,7 +63,9 @@ impl<T> Regions<T> {
         let region = region.take()?;
         *generation = generation.wrapping_add(1);
         // The one that has been free for longest is used first.
-        self.free.insert(0, slot);
+        if *generation != self.first {
+            self.free.insert(0, slot);
+        }
         Some(region)
     }
 
@@ -90,5 +93,27 @@ impl<T> Regions<T> {
         let offset = sge.addr.checked_sub(spec.iova.unwrap_or(spec.start))?;
         let fits = offset.checked_add(sge.length.into())? <= spec.bytes;
         fits.then(|| spec.start + offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn no_key_is_used_twice() {
+        let mut regions = Regions::new(200);
+        let mut seen = BTreeSet::new();
+        let spec = RegionSpec { start: 0, bytes: 1, iova: None, access: 0 };
+        for _ in 0..2000 {
+            let (slot, keys) = regions.place().expect("room");
+            assert!(seen.insert(keys.remote), "{:#x} again", keys.remote);
+            let real_keys = Keys { local: 1, remote: 1 };
+            regions.fill(slot, Region { pd: PdId(0), spec, real: (), real_keys, keys });
+            assert!(regions.remove(slot).is_some());
+        }
+        // As few places as can be.
+        assert_eq!(regions.slots.len(), 8);
     }
 }

@@ -15,3 +15,4 @@ pub mod shared_memory_barrier;
 pub mod state;
 pub mod thread;
 mod waiting_report;
+pub(crate) mod verbs_names;

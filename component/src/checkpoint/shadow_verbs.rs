@@ -4,20 +4,21 @@
 //! ranks back.
 
 use crate::checkpoint::state::Checkpoint;
+use crate::checkpoint::verbs_names;
 use crate::os::now_ns;
 use crate::sync::checkpoint_signals::{SIGNALS, mark_not_replayable};
 use core::ffi::c_void;
 use core::ops::Range;
 use rustbtl_coordination::control::{CheckpointId, FromRank, ReplayBlocker, ToRank};
 use rustbtl_coordination::quiescence::Input as QuiescenceInput;
-use rustbtl_coordination::verbs_drain::{CONNECTED, Input, MADE, Output, Phase, VerbsDrain};
+use rustbtl_coordination::verbs_drain::{
+    CONNECTED, Input, MADE, Output, PART_BYTES_MAX, Phase, Pieces, TooLong, VerbsDrain,
+};
 use rustbtl_shadow::interface::{Callbacks, Interface, SYMBOL, VERSION};
-use std::collections::BTreeMap;
 use std::os::fd::RawFd;
-use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
-/// In the environment: the guardian has loaded the library.
+/// In the environment: the guardian has loaded the library. Empty: into the process that has
+/// started this one.
 const JOB: &str = "RUSTBTL_VERBS_JOB";
 /// How often the thread looks whether somebody is inside, or the pause is over.
 const LOOK_MS: i32 = 1;
@@ -25,60 +26,11 @@ const LOOK_MS: i32 = 1;
 const PAUSE_NS: u64 = 10_000_000;
 /// Calls of the drain in a row.
 const DRAINS: usize = 64;
-/// A name that nobody has published by then is no name.
-const UNKNOWN: Duration = Duration::from_secs(2);
-/// An answer that has not come by then was lost with a coordinator.
-const UNANSWERED: Duration = Duration::from_secs(1);
-/// Nobody answers any more.
-const NOBODY: Duration = Duration::from_secs(60);
-/// Between two questions for the same name.
-const AGAIN: Duration = Duration::from_millis(2);
 
 const NOT_LOGGED: &str = "it uses verbs past MPI (vprotocol_correlated_shadow_verbs), and what it \
                           sends over them is not logged";
 const NOT_DRAINED: &str = "the program uses verbs past MPI; only checkpoints of the whole job \
                            drain them";
-
-/// Questions for names that are open, by number, and their answers.
-type Answers = BTreeMap<u32, Option<Vec<u8>>>;
-
-/// The number of the last question, and those that are open.
-struct Questions {
-    answers: Mutex<(u32, Answers)>,
-    answered: Condvar,
-}
-
-static QUESTIONS: Questions =
-    Questions { answers: Mutex::new((0, BTreeMap::new())), answered: Condvar::new() };
-
-/// An answer has come.
-pub(crate) fn name_found(number: u32, value: Vec<u8>) {
-    let mut answers = QUESTIONS.answers.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(answer) = answers.1.get_mut(&number) {
-        *answer = Some(value);
-    }
-    QUESTIONS.answered.notify_all();
-}
-
-/// Ask once. None: no answer has come in time.
-fn ask(name: &[u8], generation: u64) -> Option<Vec<u8>> {
-    let mut answers = QUESTIONS.answers.lock().unwrap_or_else(PoisonError::into_inner);
-    answers.0 = answers.0.wrapping_add(1);
-    let number = answers.0;
-    answers.1.insert(number, None);
-    let question = FromRank::FindVerbsName { number, name: name.to_vec(), generation };
-    let is_sent = SIGNALS.get().is_some_and(|signals| (signals.send)(&question));
-    let until = Instant::now() + UNANSWERED;
-    while is_sent && answers.1.get(&number).is_some_and(Option::is_none) {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            break;
-        }
-        let waited = QUESTIONS.answered.wait_timeout(answers, left);
-        answers = waited.unwrap_or_else(PoisonError::into_inner).0;
-    }
-    answers.1.remove(&number).flatten()
-}
 
 unsafe extern "C" fn opened() {
     mark_not_replayable(NOT_LOGGED, ReplayBlocker::Others);
@@ -97,21 +49,10 @@ unsafe extern "C" fn publish(name: *const u8, count: usize, generation: u64, val
 unsafe extern "C" fn find(name: *const u8, count: usize, generation: u64, value: *mut u8) -> bool {
     // SAFETY: the library gives a name of so many bytes.
     let name = unsafe { core::slice::from_raw_parts(name, count) };
-    let begin = Instant::now();
-    let mut has_answer = false;
-    // Who has told the program the name has published it, perhaps over a longer way.
-    while begin.elapsed() < if has_answer { UNKNOWN } else { NOBODY } {
-        match ask(name, generation) {
-            Some(found) if found.len() == 16 => {
-                // SAFETY: the library has room for 16 bytes.
-                unsafe { core::ptr::copy_nonoverlapping(found.as_ptr(), value, 16) };
-                return true;
-            }
-            answer => has_answer |= answer.is_some(),
-        }
-        std::thread::sleep(AGAIN);
-    }
-    false
+    let Some(found) = verbs_names::find(name, generation) else { return false };
+    // SAFETY: the library has room for 16 bytes.
+    unsafe { core::ptr::copy_nonoverlapping(found.as_ptr(), value, found.len()) };
+    true
 }
 
 /// What the checkpoint thread knows of them.
@@ -125,6 +66,8 @@ pub(crate) struct ShadowVerbs {
     later_ns: u64,
     /// Some rank uses verbs, as of the last drain.
     job_uses_them: bool,
+    /// Parts of others that have come.
+    pieces: Pieces,
 }
 
 /// Takes bytes for a `Vec`.
@@ -142,10 +85,14 @@ fn taken<T>(call: impl FnOnce(*mut c_void) -> T) -> (Vec<u8>, T) {
     (bytes, outcome)
 }
 
+fn too_long(part: &[u8]) -> TooLong {
+    TooLong { bytes: part.len(), most: PART_BYTES_MAX, together: false }
+}
+
 impl ShadowVerbs {
     /// Find the library, if the guardian has loaded it. After `SIGNALS` are there.
     pub(crate) fn attach() -> Result<Self, String> {
-        if std::env::var_os(JOB).is_none() {
+        if std::env::var_os(JOB).is_none_or(|job| job.is_empty()) {
             return Ok(Self::default());
         }
         // SAFETY: a C string.
@@ -225,6 +172,10 @@ impl Checkpoint {
                 // SAFETY: by the thread that has closed it.
                 (Output::Open, Some(library)) => unsafe { (library.open)() },
                 (Output::Open, None) => {}
+                (Output::Send { checkpoint, part, .. }, _) if part.len() > PART_BYTES_MAX => {
+                    let reason = too_long(&part).to_string();
+                    self.verbs_failed(CheckpointId(checkpoint), reason);
+                }
                 (Output::Send { checkpoint, step, part }, _) => {
                     self.send(&FromRank::VerbsPart {
                         checkpoint: CheckpointId(checkpoint),
@@ -244,8 +195,9 @@ impl Checkpoint {
 
     /// Parts of all ranks have come.
     pub(crate) fn verbs_parts(&mut self, message: ToRank) {
-        let ToRank::VerbsParts { checkpoint: id, step, parts } = message else { return };
+        let ToRank::VerbsParts { checkpoint: id, step, parts, is_last } = message else { return };
         let Some(library) = self.verbs.library else { return };
+        let Some(parts) = self.verbs.pieces.add((id.0, step), parts, is_last) else { return };
         let is_of_this = id.0 == self.verbs.drain.checkpoint();
         let waits = matches!(self.verbs.drain.phase(), Phase::Tallies | Phase::Draining);
         let mut postponed = false;
@@ -294,9 +246,7 @@ impl Checkpoint {
         }
         if outcome < 0 {
             let reason = format!("its adapter refuses to drain its verbs: error {}", -outcome);
-            let checkpoint = CheckpointId(self.verbs.drain.checkpoint());
-            self.send(&FromRank::CheckpointFailed { checkpoint, reason });
-            return self.release_verbs(checkpoint);
+            return self.verbs_failed(CheckpointId(self.verbs.drain.checkpoint()), reason);
         }
         // A connection that fails meanwhile is not waited for, at either end.
         let readiness = |tallies: &[u8]| {
@@ -311,6 +261,12 @@ impl Checkpoint {
         if outcome == 1 {
             self.verbs_input(Input::Over);
         }
+    }
+
+    /// This rank cannot take part: the checkpoint is given up, and the program goes on.
+    fn verbs_failed(&mut self, checkpoint: CheckpointId, reason: String) {
+        self.send(&FromRank::CheckpointFailed { checkpoint, reason });
+        self.release_verbs(checkpoint);
     }
 
     /// How long the thread may sleep, if a drain says so.
@@ -334,8 +290,9 @@ impl Checkpoint {
         self.verbs_input(Input::Release { checkpoint: id.0 });
     }
 
-    /// Nobody will ever say that it is over.
+    /// Nobody will ever say that it is over, nor what a name stands for.
     pub(crate) fn abandon_verbs(&mut self) {
+        verbs_names::nobody_answers();
         self.release_verbs(CheckpointId(self.verbs.drain.checkpoint()));
     }
 
@@ -368,14 +325,22 @@ impl Checkpoint {
 
     /// Give a part, and wait for those of all.
     fn exchange_verbs(&mut self, checkpoint: CheckpointId, step: u32, part: Vec<u8>) -> Vec<u8> {
+        if part.len() > PART_BYTES_MAX {
+            self.fatal(&format!("after the restart: {}", too_long(&part)));
+        }
         self.send(&FromRank::VerbsPart { checkpoint, step, part });
         loop {
             match self.guardian.wait(-1) {
-                Ok(Some(ToRank::VerbsParts { checkpoint: of, step: which, parts }))
+                Ok(Some(ToRank::VerbsParts { checkpoint: of, step: which, parts, is_last }))
                     if of == checkpoint && which == step =>
                 {
-                    return parts.into_iter().flat_map(|part| part.part).collect();
+                    let all = self.verbs.pieces.add((of.0, which), parts, is_last);
+                    if let Some(all) = all {
+                        return all.into_iter().flat_map(|part| part.part).collect();
+                    }
                 }
+                // A step that is over here and was not everywhere, when a coordinator was lost.
+                Ok(Some(ToRank::VerbsParts { .. })) => {}
                 Ok(Some(other)) => self.flush_state.later.push(other),
                 Ok(None) => {}
                 Err(error) => self.fatal(&format!("after the restart: {error}")),

@@ -20,10 +20,10 @@
 
 use crate::checkpoint::guardian_link::{Guardian, GuardianError};
 use crate::checkpoint::log_pressure::LogPressure;
-use crate::checkpoint::shadow_verbs::{ShadowVerbs, name_found};
 use crate::checkpoint::state::{
     Checkpoint, CollectiveDraining, DeterminantFlush, Ending, LogFullReaction, Phases, Sharing,
 };
+use crate::checkpoint::{shadow_verbs::ShadowVerbs, verbs_names};
 use crate::engine::acknowledging::ACKNOWLEDGE_AFTER;
 use crate::engine::shared::ExclusiveGuard;
 use crate::engine::shared::shared;
@@ -412,7 +412,7 @@ impl Checkpoint {
             }
             ToRank::StopOutgoing { checkpoint: id } => self.drain_verbs_or_stop(id),
             answer @ ToRank::VerbsParts { .. } => self.verbs_parts(answer),
-            ToRank::VerbsNameFound { number, value } => name_found(number, value),
+            ToRank::VerbsNameFound { number, value } => verbs_names::found(number, value),
             ToRank::Begin { checkpoint: id, kind, members, .. } => self.begin(id, kind, &members),
             ToRank::Resume { checkpoint: id } => self.input(Input::Resume { checkpoint: id.0 }),
             ToRank::Abort { checkpoint: id, .. } => {

@@ -226,6 +226,11 @@ class 4 ToNode {
         /// What.
         message: ToRank,
     },
+    /// For every rank of the node.
+    52 AllRanks {
+        /// What.
+        message: ToRank,
+    },
     /// Images of a checkpoint go into this directory. Comes before `Begin`.
     2 Prepare {
         /// For the guardian of this rank.

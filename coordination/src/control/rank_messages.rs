@@ -386,20 +386,22 @@ class 2 ToRank {
         /// What.
         message: ToClock,
     },
-    /// All parts of a step of the drain of verbs (docs/adr/0044).
+    /// Parts of a step of the drain of verbs (docs/adr/0044), in pieces.
     52 VerbsParts {
         /// Of this checkpoint.
         checkpoint: CheckpointId,
         /// Which step.
         step: u32,
-        /// Of all ranks, ascending.
+        /// Of ranks, ascending, also from piece to piece.
         parts: Vec<RankPart>,
+        /// All have come with this piece.
+        is_last: bool,
     },
     /// Answer to `FindVerbsName`.
     53 VerbsNameFound {
         /// The number that was asked with.
         number: u32,
-        /// Empty: nobody has published it.
+        /// Empty: nobody has published it; `verbs_drain::NOBODY`: nobody knows any name any more.
         value: Vec<u8>,
     },
     /// From the guardian: where `Determinants` can be sent without a detour.

@@ -146,6 +146,47 @@ fn invariant_1_the_format_of_the_collective_clock_does_not_change_by_accident() 
 }
 
 #[test]
+fn invariant_1_the_format_of_the_drain_of_verbs_does_not_change_by_accident() {
+    let (checkpoint, step, name) = (CheckpointId(7), 0x8000_0001, vec![5, 6]);
+    let part = |rank, part: &[u8]| RankPart { rank: PeerId(rank), part: part.to_vec() };
+    let parts = vec![part(1, &[9]), part(258, &[])];
+    let table = [
+        (
+            FromRank::VerbsPart { checkpoint, step, part: vec![0xAA, 0xBB] }.encode(),
+            "1200000007013400 07000000000000000100008002000000aabb",
+        ),
+        (
+            FromRank::VerbsName { name: name.clone(), generation: 258, value: vec![8] }.encode(),
+            "1300000007013500 020000000506020100000000000001\
+             00000008",
+        ),
+        (
+            FromRank::FindVerbsName { number: 3, name, generation: 258 }.encode(),
+            "1200000007013600 030000000200000005060201000000000000",
+        ),
+        (
+            ToRank::VerbsParts { checkpoint, step, parts, is_last: true }.encode(),
+            "2200000007023400 0700000000000000010000800200000001000000010000000902010000\
+             0000000001",
+        ),
+        (
+            ToNode::AllRanks {
+                message: ToRank::VerbsParts { checkpoint, step, parts: vec![], is_last: false },
+            }
+            .encode(),
+            "1200000007043400 340700000000000000010000800000000000",
+        ),
+        (
+            ToRank::VerbsNameFound { number: 3, value: vec![8, 9] }.encode(),
+            "0a00000007023500 03000000020000000809",
+        ),
+    ];
+    for (frame, expected) in table {
+        assert_eq!(hex(&frame.unwrap()), expected);
+    }
+}
+
+#[test]
 fn invariant_2_every_cut_and_every_addition_is_refused() {
     let good = hello().encode().unwrap();
     for length in 0..good.len() {

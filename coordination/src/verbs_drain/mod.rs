@@ -3,6 +3,9 @@
 //! anywhere. What the drain itself is, is `rustbtl-shadow`'s; ranks exchange opaque *parts* through
 //! the coordinator ([`Exchange`]), each step with everybody.
 //!
+//! A part is opaque and short enough for a message ([`PART_BYTES_MAX`]); those of all are sent in
+//! pieces ([`split`], [`Pieces`]). What the guardian keeps of a restart is [`Kept`].
+//!
 //! Source: docs/adr/0044. Steps of round `r` (a connection that is only being made postpones the
 //! drain to the next round):
 //!
@@ -23,16 +26,20 @@
 //!   the checkpoint remains.
 
 mod exchange;
+mod kept;
 mod names;
 
-pub use exchange::{Exchange, Parts};
-pub use names::Names;
+pub use exchange::{Exchange, PART_BYTES_MAX, Parts, Pieces, TooLong, bytes_max, split};
+pub use kept::Kept;
+pub use names::{NAME_BYTES_MAX, NAMES_MAX, NameRefused, Names};
 use std::collections::VecDeque;
 
 /// Steps from here on follow a restart: all objects are made again, and their names known.
 pub const MADE: u32 = 1 << 31;
 /// All are connected again.
 pub const CONNECTED: u32 = MADE + 1;
+/// In place of what a name stands for: nobody knows names any more, there is no coordinator.
+pub const NOBODY: &[u8] = &[0];
 
 /// What happens to a rank.
 #[derive(Clone, PartialEq, Eq, Debug)]

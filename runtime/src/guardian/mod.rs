@@ -437,6 +437,7 @@ impl Guardian {
                 }
                 self.rank.handle_order(message);
             }
+            ToNode::AllRanks { message } => self.rank.handle_order(message),
             ToNode::Prepare { rank, checkpoint, directory } if rank == mine => {
                 self.prepare(checkpoint, &directory);
             }

@@ -13,7 +13,7 @@ use crate::store;
 use rustbtl_coordination::control::{
     CheckpointId, FromNode, FromRank, ReplayBlocker, SnapshotMemory, ToClock, ToRank,
 };
-use rustbtl_coordination::verbs_drain::{MADE, Names};
+use rustbtl_coordination::verbs_drain::{Kept, NOBODY, Names};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -40,7 +40,7 @@ pub struct GuardedRank {
     /// What names of its verbs stand for.
     verbs_names: Names,
     /// Its parts in the steps that follow a restart.
-    verbs_parts: BTreeMap<u32, FromRank>,
+    verbs_parts: Kept,
     /// Its replay, or that of another one, has diverged; this program waits for its end.
     diverged: Option<FromRank>,
     /// Checkpoint requests of its program without a result yet.
@@ -79,7 +79,7 @@ impl GuardedRank {
             not_replayable: BTreeMap::new(),
             bypasses: false,
             verbs_names: Names::default(),
-            verbs_parts: BTreeMap::new(),
+            verbs_parts: Kept::default(),
             diverged: None,
             requests: BTreeMap::new(),
             open_checkpoint: None,
@@ -154,7 +154,12 @@ impl GuardedRank {
             value: value.to_vec(),
         };
         all.extend(self.verbs_names.iter().map(name));
-        all.extend(self.verbs_parts.values().cloned());
+        let part = |(checkpoint, step, part): (u64, u32, &[u8])| FromRank::VerbsPart {
+            checkpoint: CheckpointId(checkpoint),
+            step,
+            part: part.to_vec(),
+        };
+        all.extend(self.verbs_parts.iter().map(part));
         all.extend(self.ready.then_some(FromRank::Ready {}));
         all.extend(self.diverged.clone());
         all.extend(self.replay_complete.then_some(FromRank::ReplayComplete {}));
@@ -218,10 +223,15 @@ impl GuardedRank {
             FromRank::Ready {} => self.ready = true,
             FromRank::CollectivesBypass {} => self.bypasses = true,
             FromRank::VerbsName { name, generation, value } => {
-                self.verbs_names.publish(name.clone(), *generation, value.clone());
+                // What is refused here the coordinator refuses, too, and says so.
+                let _ = self.verbs_names.publish(name.clone(), *generation, value.clone());
             }
-            FromRank::VerbsPart { step, .. } if *step >= MADE => {
-                self.verbs_parts.insert(*step, message.clone());
+            FromRank::VerbsPart { checkpoint, step, part } => {
+                self.verbs_parts.give((checkpoint.0, *step), part);
+            }
+            FromRank::FindVerbsName { number, .. } if unprotected => {
+                self.send(&ToRank::VerbsNameFound { number: *number, value: NOBODY.to_vec() });
+                return None;
             }
             FromRank::ReplayComplete {} => self.replay_complete = true,
             FromRank::ReplayPending { .. } => self.replay_complete = false,
@@ -370,6 +380,10 @@ impl GuardedRank {
 
     /// From the coordinator.
     pub fn handle_order(&mut self, message: ToRank) {
+        // Ordered only when all ranks run.
+        if matches!(message, ToRank::StopOutgoing { .. } | ToRank::MayFinish {}) {
+            self.verbs_parts.forget();
+        }
         match &message {
             ToRank::StopOutgoing { checkpoint }
             | ToRank::Begin { checkpoint, .. }
@@ -431,6 +445,8 @@ impl GuardedRank {
     /// There will be no coordinator any more.
     pub fn disable_protection(&mut self) {
         self.abort_checkpoint("there is no coordinator");
+        // Nobody will ask for them.
+        (self.verbs_names, self.verbs_parts) = Default::default();
         for number in core::mem::take(&mut self.requests).into_keys() {
             let problem = "the job's coordinator has ended, and there is no other".into();
             self.send(&ToRank::CheckpointRequestResult {
@@ -463,96 +479,4 @@ fn restarted_from(settings: &Settings) -> Option<CheckpointId> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use rustbtl_fragments::ids::SetId;
-
-    const CHECKPOINT: CheckpointId = CheckpointId(4);
-
-    fn rank() -> (GuardedRank, std::os::unix::net::UnixStream) {
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        (GuardedRank::new(1, Link::new(ours).unwrap(), None, None), theirs)
-    }
-
-    fn frozen() -> FromRank {
-        FromRank::Frozen {
-            checkpoint: CHECKPOINT,
-            snapshot: SnapshotMemory::InPause,
-            description: vec![1],
-            coordination_ns: 0,
-            pause_ns: 0,
-        }
-    }
-
-    #[test]
-    fn a_snapshot_that_is_faster_than_its_order_waits_for_it() {
-        let (mut rank, _theirs) = rank();
-        assert_eq!(rank.frozen(frozen(), PeerId(2)), None);
-        assert!(rank.next_image().is_none());
-        let sent = rank.prepare(CHECKPOINT, "/x".into(), PeerId(2));
-        assert!(matches!(sent, Some(FromNode::Frozen { checkpoint: CHECKPOINT, .. })));
-        assert_eq!(rank.next_image().unwrap().directory, PathBuf::from("/x"));
-        assert_eq!(rank.prepare(CheckpointId(5), "/y".into(), PeerId(2)), None);
-    }
-
-    #[test]
-    fn an_image_that_is_being_written_when_the_program_ends_is_removed() {
-        let (mut rank, _theirs) = rank();
-        let folder = std::env::temp_dir().join(format!("rbt-rank-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        rank.prepare(CHECKPOINT, folder.clone(), PeerId(2));
-        assert!(rank.frozen(frozen(), PeerId(2)).is_some());
-        for file in ["rank-2.img.tmp", "rank-2.img.tmp.tmp", "rank-2.out"] {
-            std::fs::write(folder.join(file), "").unwrap();
-        }
-        rank.drop_snapshots(PeerId(2));
-        assert!(!folder.exists());
-    }
-
-    #[test]
-    fn a_snapshot_of_a_checkpoint_that_is_aborted_before_its_order_is_released() {
-        let (mut rank, _theirs) = rank();
-        assert_eq!(rank.frozen(frozen(), PeerId(2)), None);
-        rank.handle_order(ToRank::Abort { checkpoint: CHECKPOINT, reason: String::new() });
-        assert!(rank.early_snapshot.is_none());
-        assert_eq!(rank.prepare(CHECKPOINT, "/x".into(), PeerId(2)), None);
-        // One that comes after the end of its checkpoint is refused.
-        let sent = rank.frozen(frozen(), PeerId(2));
-        assert!(matches!(sent, Some(FromNode::StoreFailed { checkpoint: CHECKPOINT, .. })));
-        assert!(rank.next_image().is_none());
-    }
-
-    /// The coordinator asks again for what is lost on the way.
-    #[test]
-    fn fences_and_piggybacked_determinants_are_forwarded_and_not_repeated() {
-        let settings = Settings {
-            failure_timeout: crate::settings::FailureTimeout::read(None),
-            job: String::new(),
-            secret: Default::default(),
-            coordinator: Vec::new(),
-            restore: None,
-            incarnation: Incarnation(0),
-            alone: false,
-            folder: None,
-            local: None,
-            printed: None,
-            prints: false,
-            rank: PeerId(2),
-            size: 4,
-            tmp: PathBuf::new(),
-        };
-        let (mut rank, theirs) = rank();
-        let mut program = Link::new(theirs).unwrap();
-        let (set, before, incarnation) = (SetId(1), Incarnation(1), Incarnation(0));
-        rank.handle_order(ToRank::Fence { set, before });
-        program.read().unwrap();
-        assert_eq!(program.next_message().unwrap(), Some(ToRank::Fence { set, before }));
-        let piggybacked = FromRank::Piggybacked { incarnation, at: 3, bytes: vec![7] };
-        let fenced = FromRank::Fenced { set, before, incarnation, recorded: 4 };
-        let sent = [piggybacked, fenced];
-        sent.iter().for_each(|message| program.send(message).unwrap());
-        let of = |message| FromNode::Rank { rank: PeerId(2), message };
-        assert_eq!(rank.receive(&settings, false), sent.map(of));
-        assert_eq!(rank.messages_to_repeat(), []);
-    }
-}
+mod tests;

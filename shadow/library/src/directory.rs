@@ -129,6 +129,9 @@ fn file_of(epoch: u32, name: Name) -> String {
         Name::Key { process, key } => format!("{epoch}.key.{process}.{key:x}"),
         Name::Lid(lid) => format!("{epoch}.lid.{lid:x}"),
         Name::Gid(gid) => format!("{epoch}.gid.{:x}", u128::from_be_bytes(gid)),
+        Name::GidOf { process, gid } => {
+            format!("{epoch}.gid.{process}.{:x}", u128::from_be_bytes(gid))
+        }
     }
 }
 
@@ -199,9 +202,13 @@ mod tests {
         fs::create_dir_all(&folder).expect("a folder");
         let of = |process| Directory::new(folder.clone(), Job { process, processes: 2 });
         let (one, other) = (of(0), of(1));
-        for name in
-            [Name::Qp(7), Name::Key { process: 0, key: 7 }, Name::Lid(7), Name::Gid([7; 16])]
-        {
+        for name in [
+            Name::Qp(7),
+            Name::Key { process: 0, key: 7 },
+            Name::Lid(7),
+            Name::Gid([7; 16]),
+            Name::GidOf { process: 0, gid: [7; 16] },
+        ] {
             one.publish(1, name, [9; 16]);
             assert_eq!(other.find(1, name), Some([9; 16]));
             assert_eq!(other.find(2, name), None);

@@ -83,13 +83,20 @@ pub fn publish(epoch: u32, name: Name, value: Value) {
     }
 }
 
-/// What a name stands for.
+/// Does this thread keep the gate closed? It is the one that answers come to.
+fn has_gate() -> bool {
+    CLOSED.with(|closed| closed.try_borrow().map_or(true, |closed| closed.is_some()))
+}
+
+/// What a name stands for. Who has the gate is told only what is known here: it would wait for its
+/// own answer. After a restore all names that there are are known; others are asked for when the
+/// program uses them.
 pub fn find(epoch: u32, name: Name) -> Option<Value> {
     let (name, generation) = name_bytes(epoch, name);
     if let Some(&(_, value)) = known().get(&name).filter(|&&(of, _)| of == generation) {
         return Some(value);
     }
-    let callbacks = CALLBACKS.get()?;
+    let callbacks = CALLBACKS.get().filter(|_| !has_gate())?;
     let mut value = Value::default();
     let (from, to) = (name.as_ptr(), value.as_mut_ptr());
     // SAFETY: bytes that outlive the call, and room for the value.
@@ -115,6 +122,8 @@ unsafe extern "C" fn attach(callbacks: Callbacks) -> bool {
         // SAFETY: the component stays.
         unsafe { (callbacks.opened)() };
     }
+    drop(known);
+    crate::environment::hide();
     true
 }
 
@@ -273,5 +282,54 @@ unsafe extern "C" fn connect(to: *mut c_void, sink: Sink) -> bool {
             false
         }
         None => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+
+    unsafe extern "C" fn ignore_opened() {}
+    unsafe extern "C" fn ignore_name(_: *const u8, _: usize, _: u64, _: *const u8) {}
+    unsafe extern "C" fn count(_: *const u8, _: usize, _: u64, _: *mut u8) -> bool {
+        ASKED.fetch_add(1, Ordering::Relaxed);
+        false
+    }
+
+    #[test]
+    fn who_has_the_gate_asks_nobody_and_children_do_not_get_the_library() {
+        let variables = [
+            ("RUSTBTL_VERBS_JOB", "1"),
+            ("RUSTBTL_VERBS_PROCESS", "0"),
+            ("RUSTBTL_VERBS_PROCESSES", "2"),
+        ];
+        // SAFETY: no other test of this program reads the environment.
+        variables.iter().for_each(|(name, value)| unsafe { std::env::set_var(name, value) });
+        let callbacks = Callbacks { opened: ignore_opened, publish: ignore_name, find: count };
+        // SAFETY: functions that stay.
+        assert!(unsafe { attach(callbacks) });
+        assert_eq!(std::env::var("RUSTBTL_VERBS_JOB").as_deref(), Ok(""));
+        let ask = || find(1, Name::Qp(7));
+        assert_eq!((ask(), ASKED.load(Ordering::Relaxed)), (None, 1));
+        // SAFETY: by this thread, which opens it again.
+        assert!(unsafe { try_close() });
+        assert_eq!((ask(), ASKED.load(Ordering::Relaxed)), (None, 1));
+        // As in `connect`.
+        assert_eq!((with(|_| ask()), ASKED.load(Ordering::Relaxed)), (Some(None), 1));
+        let bytes = |name| {
+            let mut bytes = Vec::new();
+            encode_name(1, name, [9; 16], &mut bytes);
+            bytes
+        };
+        let names = bytes(Name::Qp(7));
+        // SAFETY: so many bytes.
+        unsafe { know(names.as_ptr(), names.len()) };
+        assert_eq!((ask(), ASKED.load(Ordering::Relaxed)), (Some([9; 16]), 1));
+        // SAFETY: as above.
+        unsafe { open() };
+        assert_eq!((find(1, Name::Qp(8)), ASKED.load(Ordering::Relaxed)), (None, 2));
     }
 }

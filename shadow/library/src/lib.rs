@@ -12,6 +12,7 @@ pub mod abi;
 pub mod channels;
 pub mod checkpoints;
 pub mod directory;
+pub mod environment;
 pub mod exports;
 pub mod in_job;
 pub mod names;

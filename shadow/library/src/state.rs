@@ -16,8 +16,9 @@ use std::time::Duration;
 
 /// The folder that the job's processes share. Without it nothing is shadowed.
 const FOLDER: &str = "RUSTBTL_VERBS_FOLDER";
-/// In place of it: a component in this process knows the others.
-const JOB: &str = "RUSTBTL_VERBS_JOB";
+/// In place of it: a component in this process knows the others. Empty in children of such a
+/// process.
+pub const JOB: &str = "RUSTBTL_VERBS_JOB";
 /// The number of this process.
 const PROCESS: &str = "RUSTBTL_VERBS_PROCESS";
 /// How many processes there are.

@@ -12,6 +12,7 @@ use std::rc::Rc;
 const CAP: QpCap =
     QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
 const STEPS: usize = 200;
+const NO_KEY: u32 = 7;
 
 fn process(world: &Rc<RefCell<World>>, node: usize) -> Process {
     let world = Rc::clone(world);
@@ -162,7 +163,16 @@ fn a_peer_that_is_gone_is_not_waited_for() {
     other.shadow.post_send(other.qp, &send).expect("room");
     other.shadow.destroy_qp(other.qp).expect("it exists");
     one.receive(2);
-    drained(&world, &mut [one]);
+    let mut ends = [one];
+    drained(&world, &mut ends);
+    // Nor connected to somebody who has its number by chance.
+    world.borrow_mut().restart(0);
+    let [one] = &mut ends;
+    one.shadow.make(Old::Abandon).expect("objects");
+    one.shadow.connect().expect("a connection that leads nowhere");
+    one.write(3, NO_KEY).expect("room");
+    (0..STEPS).for_each(|_| world.borrow_mut().step());
+    assert_eq!(one.polled().iter().filter(|&&(id, _)| id == 3).count(), 0);
 }
 
 #[test]

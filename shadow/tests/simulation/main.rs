@@ -198,6 +198,7 @@ fn planted_bugs_are_found() {
         Bug::OpenGate,
         Bug::Destroyed,
         Bug::Torn,
+        Bug::SharedGid,
     ];
     let plan = bugs.map(|bug| (bug, 0, 40));
     all_caught(plan, |bug, seed| fails(|| Job::new(seed, Some(bug)).run()));

@@ -71,13 +71,21 @@ pub struct World {
     pub nodes: Vec<Node>,
     pub directory: BTreeMap<(u32, Name), Value>,
     has_lids: bool,
+    /// Processes begin on one node: with one GID, as long as none is restarted.
+    shares: bool,
 }
 
 impl World {
     pub fn new(prng: Prng, nodes: usize) -> Self {
-        let mut world =
-            Self { prng, nodes: Vec::new(), directory: BTreeMap::new(), has_lids: false };
+        let mut world = Self {
+            prng,
+            nodes: Vec::new(),
+            directory: BTreeMap::new(),
+            has_lids: false,
+            shares: false,
+        };
         world.has_lids = world.prng.chance(50);
+        world.shares = world.prng.chance(50);
         for _ in 0..nodes {
             let memory = vec![0; MEMORY];
             let objects = BTreeMap::new();
@@ -85,6 +93,10 @@ impl World {
         }
         for node in 0..nodes {
             world.restart(node);
+        }
+        if world.shares {
+            let gid = world.nodes[0].gid;
+            world.nodes.iter_mut().for_each(|node| node.gid = gid);
         }
         world
     }
@@ -112,11 +124,12 @@ impl World {
         }
     }
 
-    fn at(&self, address: &AhAttr) -> Option<usize> {
-        if self.has_lids {
-            return self.nodes.iter().position(|node| node.lid == address.dlid);
-        }
-        self.nodes.iter().position(|node| node.gid == address.dgid.0)
+    fn at(&self, address: &AhAttr) -> impl Iterator<Item = usize> {
+        let is_there = |node: &Node| match self.has_lids {
+            true => node.lid == address.dlid,
+            false => node.gid == address.dgid.0,
+        };
+        (0..self.nodes.len()).filter(move |&at| is_there(&self.nodes[at]))
     }
 
     fn handles(&self, node: usize) -> Vec<u32> {
@@ -190,7 +203,7 @@ impl World {
             };
             (to, peer) = (*attr, qpn);
         }
-        let there = self.at(&to).and_then(|there| {
+        let there = self.at(&to).find_map(|there| {
             let found = self.nodes[there].objects.iter().find(|(_, object)| {
                 matches!(object, Object::Qp(qp) if qp.qpn == peer
                     && qp.spec.kind == if is_connected { IBV_QPT_RC } else { IBV_QPT_UD }
@@ -416,7 +429,8 @@ impl World {
     pub fn create_qp(&mut self, node: usize, spec: &QpSpec<u32>) -> (u32, u32) {
         let at = &mut self.nodes[node];
         // Numbers of different nodes may be the same.
-        let qpn = 0x11 + (at.salt & 7) + at.next;
+        let of_process = if self.shares { (node as u32) << 12 } else { 0 };
+        let qpn = 0x11 + (at.salt & 7) + at.next + of_process;
         let (sends, receives) = (VecDeque::new(), VecDeque::new());
         let to = AhAttr::default();
         let spec = *spec;
@@ -427,6 +441,7 @@ impl World {
     pub fn modify_qp(&mut self, node: usize, handle: u32, attr: &QpAttr, mask: u32) {
         let qp = self.nodes[node].qp(handle);
         if mask & IBV_QP_DEST_QPN != 0 {
+            assert_eq!(attr.dest_qp_num >> 23, 0, "V1: a virtual number reaches the adapter");
             qp.peer = attr.dest_qp_num;
         }
         if mask & IBV_QP_AV != 0 {

@@ -15,7 +15,7 @@ use crate::error::Result;
 /// Of a job of which half is done when all has happened.
 const ITERATIONS: u64 = 6000;
 /// So often one is started in place of another that was killed.
-const FAILOVERS_MAX: usize = 8;
+pub const FAILOVERS_MAX: usize = 8;
 
 /// Who is killed at which event of the job.
 const SURVIVED: [(&str, Storage, Shape, &[&str]); 8] = [

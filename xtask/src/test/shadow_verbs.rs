@@ -1,11 +1,13 @@
 //! Programs that use libibverbs beside MPI in protected jobs (docs/adr/0044), over a libibverbs in
 //! memory (shadow/library/tests/fake_ibverbs.c), so on any machine that has its headers:
 //! checkpoints under traffic, a rank that is killed and all roll back, a job that is restarted as a
-//! whole.
+//! whole; ranks and coordinators that fail while a drain waits for a rank that is suspended.
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
+use super::coordinator_failover::FAILOVERS_MAX;
 use super::local_storage;
 use super::scratch::Scratch;
 use super::summary::Tier;
@@ -29,6 +31,13 @@ const SHADOWED: [&str; 6] = [
     "20",
 ];
 const SINGLE: [&str; 3] = ["--mca", "vprotocol_correlated_sets", "core"];
+/// All ranks are one set, which rolls back as a set.
+const ONE_SET: [&str; 3] = ["--mca", "vprotocol_correlated_sets", "all"];
+/// The third checkpoint waits for a rank: its drain cannot be over.
+const HELD: [&str; 2] = ["--signal-at-event", "checkpoint_completed@2=STOP/rank:1"];
+/// Nobody waits that long for a name that nobody has: ranks would, one after the other, if the
+/// thread that asked were the one that is answered.
+const WAITED: Duration = Duration::from_secs(55);
 
 /// All cases.
 pub fn run(tier: &mut Tier) {
@@ -37,6 +46,10 @@ pub fn run(tier: &mut Tier) {
     }
     tier.check("shadow verbs: a rank is killed under traffic, all roll back: 1 × 3", rolls_back);
     tier.check("shadow verbs: two rollbacks: 1 × 3", rolls_back_twice);
+    tier.check("shadow verbs: one set, an aborted checkpoint between rollbacks: 1 × 3", one_set);
+    tier.check("shadow verbs: a drain waits, the coordinator is killed: 1 × 3", loses_coordinator);
+    tier.check("shadow verbs: a drain waits, a rank is ended: 1 × 3", loses_rank);
+    tier.check("shadow verbs: a connection is made without protection: 1 × 3", unprotected);
     tier.check("shadow verbs: the whole job is restarted: 1 × 3", restarts);
     tier.check("shadow verbs: a program that uses none: 2 × 2", none_are_used);
     tier.check("shadow verbs: a library that is not there", not_there);
@@ -79,8 +92,8 @@ fn answer(scratch: &Scratch) -> Result<String> {
 }
 
 /// With checkpoints, each as soon as the one before is complete.
-fn protected(scratch: &Scratch, checkpoints: &Path) -> Result<TestJob> {
-    let job = workloads::protected(job(scratch)?, checkpoints).with(&SHADOWED).with(&SINGLE);
+fn protected(scratch: &Scratch, checkpoints: &Path, sets: &[&str]) -> Result<TestJob> {
+    let job = workloads::protected(job(scratch)?, checkpoints).with(&SHADOWED).with(sets);
     Ok(job.with(&["--mca", "vprotocol_correlated_checkpoint_interval", "1"]))
 }
 
@@ -88,43 +101,121 @@ fn count(events: &str, event: &str) -> usize {
     events.matches(&format!("\"event\":\"{event}\"")).count()
 }
 
-/// Killed at these events, then the answer is that of an undisturbed run.
-fn survives(faults: &[&str]) -> Result<(Outcome, String)> {
+/// What happens, how often all ranks are rolled back by it, and which sets they are.
+struct Case<'a> {
+    faults: &'a [&'a [&'a str]],
+    rollbacks: usize,
+    sets: (&'a [&'a str], usize),
+}
+
+/// The answer is that of an undisturbed run.
+fn survives(case: &Case<'_>) -> Result<(Outcome, String)> {
     let scratch = Scratch::new("shadow-verbs")?;
     let wanted = answer(&scratch)?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
-    let mut job = protected(&scratch, &checkpoints)?;
-    for fault in faults {
-        job = job.with(&["--kill-at-event", fault]);
-    }
+    let (sets, count_of_sets) = case.sets;
+    let job = protected(&scratch, &checkpoints, sets)?;
+    let job = case.faults.iter().fold(job, |job, fault| job.with(fault));
     let events = || workloads::events(&checkpoints).unwrap_or_default();
-    let sets = RANKS as usize * faults.len();
+    let begin = Instant::now();
     let outcome = workloads::run_until(&job, &scratch, ITERATIONS / 2, || {
-        local_storage::all_have_replayed(&events(), sets)
+        local_storage::all_have_replayed(&events(), case.rollbacks * count_of_sets)
     })?;
     outcome.must(outcome.code == 0, "the job failed")?;
     let found = workloads::hash(&outcome)?;
     outcome.must(found == wanted, &format!("it says `{found}`, it should say `{wanted}`"))?;
+    let waited = begin.elapsed();
+    outcome.must(waited < WAITED, &format!("it took {waited:?}: somebody has waited"))?;
     let events = events();
+    let is_global = count_of_sets > 1;
+    let rolled_back = if is_global { "global_rollback" } else { "set_rollback" };
     outcome.must(
-        count(&events, "global_rollback") == faults.len(),
-        "all should roll back, each time",
+        count(&events, rolled_back) == case.rollbacks,
+        &format!("all should roll back, each time: {events}"),
     )?;
-    outcome.must(outcome.said().contains(NOT_LOGGED), "it should say why")?;
+    outcome.must(!is_global || outcome.said().contains(NOT_LOGGED), "it should say why")?;
     let again = outcome.said().matches("verbs are made again").count();
-    outcome.must(again == sets, &format!("verbs were made again {again} times, not {sets}"))?;
+    let wanted = RANKS as usize * case.rollbacks;
+    outcome.must(again == wanted, &format!("verbs were made again {again} times, not {wanted}"))?;
     // The adapter in memory outlives its users: not `must_be_clean`.
     Ok((outcome, events))
 }
 
+/// Ranks are killed at these events, each a set of its own.
+fn survives_kills(faults: &[&str]) -> Result<(Outcome, String)> {
+    let faults: Vec<[&str; 2]> = faults.iter().map(|fault| ["--kill-at-event", *fault]).collect();
+    let faults: Vec<&[&str]> = faults.iter().map(|fault| &fault[..]).collect();
+    let rollbacks = faults.len();
+    survives(&Case { faults: &faults, rollbacks, sets: (&SINGLE, RANKS as usize) })
+}
+
 fn rolls_back() -> Result<()> {
-    let (outcome, events) = survives(&["checkpoint_completed@3=rank:1"])?;
+    let (outcome, events) = survives_kills(&["checkpoint_completed@3=rank:1"])?;
     outcome.must(count(&events, "checkpoint_completed") >= 3, "three checkpoints")
 }
 
 /// The second time what is rolled back was made again once.
 fn rolls_back_twice() -> Result<()> {
-    survives(&["checkpoint_completed@2=rank:0", "checkpoint_completed@4=rank:2"]).map(drop)
+    survives_kills(&["checkpoint_completed@2=rank:0", "checkpoint_completed@4=rank:2"]).map(drop)
+}
+
+/// Between the rollbacks a checkpoint is given up in its drain: its agent is killed. (The first one
+/// may be taken before ranks have opened an adapter.)
+fn one_set() -> Result<()> {
+    let faults: [&[&str]; 4] = [
+        &["--kill-at-event", "checkpoint_completed@2=rank:1"],
+        &["--signal-at-event", "checkpoint_completed@3=PAUSE/rank:1"],
+        &["--signal-at-event", "checkpoint_started@4=KILL/agent:0"],
+        &["--kill-at-event", "checkpoint_completed@4=rank:2"],
+    ];
+    let (outcome, events) = survives(&Case { faults: &faults, rollbacks: 2, sets: (&ONE_SET, 1) })?;
+    let first = |event: &str| events.find(&format!("\"event\":\"{event}\""));
+    let (given_up, last) =
+        (first("checkpoint_aborted"), events.rfind("\"event\":\"set_rollback\""));
+    let is_between = first("set_rollback") < given_up && given_up < last;
+    outcome.must(given_up.is_some() && is_between, "no checkpoint was given up between them")
+}
+
+/// The one that takes over gives the checkpoint up, takes others, and rolls back to them.
+fn loses_coordinator() -> Result<()> {
+    let faults: [&[&str]; 4] = [
+        &HELD,
+        &["--kill-at-event", "checkpoint_started@3=coordinator"],
+        &["--signal-at-event", "failover_completed@1=CONT/rank:1"],
+        &["--kill-at-event", "checkpoint_completed@4=rank:2"],
+    ];
+    let sets = (&SINGLE[..], RANKS as usize);
+    let (outcome, events) = survives(&Case { faults: &faults, rollbacks: 1, sets })?;
+    outcome.must(count(&events, "failover_completed") == 1, "the coordinator was not lost")
+}
+
+/// All are rolled back, also the one that is suspended.
+fn loses_rank() -> Result<()> {
+    let faults: [&[&str]; 2] = [&HELD, &["--signal-at-event", "checkpoint_started@3=TERM/rank:0"]];
+    let sets = (&SINGLE[..], RANKS as usize);
+    let (outcome, events) = survives(&Case { faults: &faults, rollbacks: 1, sets })?;
+    outcome.must(count(&events, "checkpoint_aborted") > 0, "no checkpoint was given up")
+}
+
+/// All coordinators are killed. Then nobody knows names: that is said, and nobody waits for them.
+fn unprotected() -> Result<()> {
+    let scratch = Scratch::new("shadow-verbs")?;
+    let wanted = answer(&scratch)?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    let mut job = protected(&scratch, &checkpoints, &SINGLE)?;
+    job = job.with(&["--kill-at-event", "checkpoint_completed@1=coordinator"]);
+    for number in 1..=FAILOVERS_MAX {
+        job = job.with(&["--kill-at-event", &format!("failover_completed@{number}=coordinator")]);
+    }
+    let events = || workloads::events(&checkpoints).unwrap_or_default();
+    let outcome = workloads::run_until(&job, &scratch, ITERATIONS / 2, || {
+        count(&events(), "failover_completed") == FAILOVERS_MAX
+    })?;
+    outcome.must(outcome.code == 0, "the job failed")?;
+    let found = workloads::hash(&outcome)?;
+    outcome.must(found == wanted, &format!("it says `{found}`, it should say `{wanted}`"))?;
+    let said = outcome.said().contains("nobody knows any more what the names of its verbs");
+    outcome.must(said, "it should say that names are not known")
 }
 
 /// In other processes, over an adapter that knows nothing of them.
@@ -139,8 +230,11 @@ fn restarts() -> Result<()> {
     first.must(first.code == 137, "it should have been killed")?;
     first.must(first.stdout.contains("is complete"), "the checkpoint is not complete")?;
     workloads::open_gate(&scratch, workloads::GATE_OPEN)?;
+    let begin = Instant::now();
     let second = workloads::restart((1, RANKS), &checkpoints, &scratch).run()?;
     second.must(second.code == 0, "the restarted job failed")?;
+    let waited = begin.elapsed();
+    second.must(waited < WAITED, &format!("it took {waited:?}: somebody has waited"))?;
     let found = workloads::hash(&second)?;
     second.must(found == wanted, &format!("it says `{found}`, it should say `{wanted}`"))
 }

@@ -397,17 +397,13 @@ impl Coordinator {
         self.job.beat();
         let silence = self.failure_timeout().silence();
         let beat = ToNode::Heartbeat { count: self.beat };
-        let mut lost = Vec::new();
-        for (&id, agent) in &mut self.agents {
-            if agent.link.send(&beat).is_err() {
-                lost.push(id);
-            }
+        self.send_to_all(&beat);
+        for agent in self.agents.values_mut() {
             if !agent.silent && agent.last_heard.elapsed() > silence {
                 agent.silent = true;
                 self.events.write(json!({"event": "agent_silent", "node": agent.node}));
             }
         }
-        lost.into_iter().for_each(|id| self.lose_agent(id, "it does not read"));
     }
 
     pub(crate) fn carry_out(&mut self) {
@@ -455,6 +451,7 @@ impl Coordinator {
                         let _ = agent.link.send(&message);
                     }
                 }
+                Effect::SendAll(message) => self.send_to_all(&message),
                 Effect::Commit(mut manifest) => {
                     manifest.unix_ms = unix_ms();
                     self.manifest_writer
@@ -535,6 +532,17 @@ impl Coordinator {
         for (rank, message) in self.determinants.resume_from_journals(read) {
             self.send_to(rank, &ToNode::Rank { rank, message });
         }
+    }
+
+    /// To the agents of all nodes. One that does not read is lost: a message to its ranks would be.
+    fn send_to_all(&mut self, message: &ToNode) {
+        let mut lost = Vec::new();
+        for (&id, agent) in &mut self.agents {
+            if agent.link.send(message).is_err() {
+                lost.push(id);
+            }
+        }
+        lost.into_iter().for_each(|id| self.lose_agent(id, "it does not read"));
     }
 
     /// To the agent of a rank. A broken connection is noticed when it is polled.

@@ -50,6 +50,8 @@ pub enum Effect {
     Send(PeerId, ToNode),
     /// Send it to the agent of this node.
     SendNode(String, ToNode),
+    /// To the agents of all nodes.
+    SendAll(ToNode),
     /// Write this manifest, then call [`Job::committed`].
     Commit(Manifest),
     /// Remove the manifest of this checkpoint.
@@ -381,7 +383,7 @@ impl Job {
                 self.drain_input(now, DrainInput::Message { rank: id, message });
             }
             FromRank::VerbsPart { checkpoint, step, part } => {
-                self.verbs_part(id, checkpoint, step, part);
+                self.verbs_part(now, id, (checkpoint, step), part);
             }
             FromRank::VerbsName { name, generation, value } => {
                 self.verbs_name(id, name, generation, value);

@@ -53,11 +53,13 @@ impl Job {
             }
             Output::Resume { checkpoint } => {
                 self.drain_input(now, DrainInput::End { checkpoint });
+                self.verbs_drain_over(checkpoint);
                 let checkpoint = CheckpointId(checkpoint);
                 all.into_iter().for_each(|rank| self.send(rank, ToRank::Resume { checkpoint }));
             }
             Output::Abort { checkpoint, sets, reason: why, retried, next_ms } => {
                 self.drain_input(now, DrainInput::End { checkpoint });
+                self.verbs_drain_over(checkpoint);
                 self.aborted(CheckpointId(checkpoint), &sets, why, retried, next_ms);
             }
             Output::Commit { checkpoint, .. } if self.config.is_local() => {
