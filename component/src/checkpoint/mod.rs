@@ -14,5 +14,5 @@ pub mod shadow_verbs;
 pub mod shared_memory_barrier;
 pub mod state;
 pub mod thread;
-mod waiting_report;
 pub(crate) mod verbs_names;
+mod waiting_report;
