@@ -44,7 +44,7 @@ pub const THREADS: Program = hash("threads with windows", "window_threads.c", 20
 pub const WAITS: Program = hash("waits for messages", "window_waits.c", 400);
 
 /// What a nonblocking collective tells, and windows (docs/adr/0041).
-const AFTER_NONBLOCKING: Program = Program {
+pub const AFTER_NONBLOCKING: Program = Program {
     name: "after a nonblocking collective",
     what: What::Hash {
         source: "window_after.c",
