@@ -108,26 +108,33 @@ static void window_release(mca_osc_correlated_window_t *window)
     free(window);
 }
 
-/* All ranks' sizes and units. */
+/* Of one rank. */
+typedef struct {
+    uint64_t bytes;
+    uint64_t unit;
+} extent_t;
+
+/* All ranks' sizes and units: each collective between nodes is a round of messages. */
 static int gather(mca_osc_correlated_window_t *window, size_t size, int unit)
 {
     ompi_communicator_t *comm = window->comm;
-    uint64_t bytes = size;
-    uint32_t own_unit = (uint32_t) unit;
+    const extent_t own = { .bytes = size, .unit = (uint32_t) unit };
     size_t ranks = (size_t) window->size;
+    extent_t *all = calloc(ranks, sizeof(*all));
     window->bytes = calloc(ranks, sizeof(*window->bytes));
     window->units = calloc(ranks, sizeof(*window->units));
     window->counts = calloc(ranks, sizeof(*window->counts));
-    if (NULL == window->bytes || NULL == window->units || NULL == window->counts) {
-        return OMPI_ERR_OUT_OF_RESOURCE;
+    int rc = OMPI_ERR_OUT_OF_RESOURCE;
+    if (NULL != all && NULL != window->bytes && NULL != window->units && NULL != window->counts) {
+        rc = comm->c_coll->coll_allgather(&own, 2, MPI_UINT64_T, all, 2, MPI_UINT64_T, comm,
+                                          comm->c_coll->coll_allgather_module);
     }
-    int rc = comm->c_coll->coll_allgather(&bytes, 1, MPI_UINT64_T, window->bytes, 1, MPI_UINT64_T,
-                                          comm, comm->c_coll->coll_allgather_module);
-    if (OMPI_SUCCESS != rc) {
-        return rc;
+    for (size_t rank = 0; OMPI_SUCCESS == rc && rank < ranks; rank++) {
+        window->bytes[rank] = all[rank].bytes;
+        window->units[rank] = (uint32_t) all[rank].unit;
     }
-    return comm->c_coll->coll_allgather(&own_unit, 1, MPI_UINT32_T, window->units, 1, MPI_UINT32_T,
-                                        comm, comm->c_coll->coll_allgather_module);
+    free(all);
+    return rc;
 }
 
 /* Has each rank what it needs? */

@@ -4,7 +4,8 @@ use super::draw::PROGRAMS;
 use crate::test::collectives_component::{self, COLLECTIVES};
 use crate::test::file_contents::{IN_C, IN_FORTRAN};
 use crate::test::one_sided_component::{
-    ADDRESSES, HALO, POLL, REGIONS, RING as FENCES, SETS, STORE, TABLE, THREADS, TRANSPOSE,
+    ADDRESSES, AFTER_NONBLOCKING, HALO, POLL, REGIONS, RING as FENCES, SETS, STORE, TABLE, THREADS,
+    TRANSPOSE, WAITS,
 };
 use crate::test::workloads::{HPCC, Program, RING};
 
@@ -12,7 +13,7 @@ use crate::test::workloads::{HPCC, Program, RING};
 const READERS: [Entry; 2] = [entry(&IN_C, &[2, 3, 4, 6]), entry(&IN_FORTRAN, &[2, 3, 4, 6])];
 
 /// Programs with windows: of every synchronization mode, kind of memory and thread level.
-const ONE_SIDED: [Entry; 11] = [
+const ONE_SIDED: [Entry; 13] = [
     entry(&FENCES, &[2, 3, 4, 6]),
     entry(&HALO, &[2, 3, 4, 6]),
     entry(&STORE, &[2, 3, 4, 6]),
@@ -25,6 +26,8 @@ const ONE_SIDED: [Entry; 11] = [
     Entry { options: &["--mca", "vprotocol_correlated_sets", "core"], ..entry(&SETS, &[4, 6]) },
     entry(&THREADS, &[2, 3, 4]),
     entry(&ADDRESSES, &[2, 3, 4, 6]),
+    entry(&WAITS, &[4, 6]),
+    entry(&AFTER_NONBLOCKING, &[4, 6]),
 ];
 
 /// Programs that do little but collectives, of ours and over sets.

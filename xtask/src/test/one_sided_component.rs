@@ -40,8 +40,11 @@ pub const TRANSPOSE: Program = hash("a transpose", "window_transpose.c", 120);
 /// Threads with windows of their own and one that they share (MPI_THREAD_MULTIPLE).
 pub const THREADS: Program = hash("threads with windows", "window_threads.c", 200);
 
+/// What messages tell, by all calls that wait for some, and windows.
+pub const WAITS: Program = hash("waits for messages", "window_waits.c", 400);
+
 /// What a nonblocking collective tells, and windows (docs/adr/0041).
-const AFTER_NONBLOCKING: Program = Program {
+pub const AFTER_NONBLOCKING: Program = Program {
     name: "after a nonblocking collective",
     what: What::Hash {
         source: "window_after.c",
@@ -98,7 +101,7 @@ const ALL_SETS: &[&str] = &[
     "2@1",
 ];
 
-const CASES: [Case; 24] = [
+const CASES: [Case; 25] = [
     Case { what: "fence", program: &WINDOW, shape: (2, 2), faults: RANK, sets: 1 },
     Case { what: "fence, six ranks", program: &WINDOW, shape: (2, 3), faults: RANK, sets: 1 },
     Case { what: "fence, a node", program: &WINDOW, shape: (3, 1), faults: NODE, sets: 1 },
@@ -121,6 +124,7 @@ const CASES: [Case; 24] = [
     Case { what: "addresses", program: &ADDRESSES, shape: (2, 2), faults: RANK, sets: 1 },
     Case { what: "addresses, a node", program: &ADDRESSES, shape: (3, 1), faults: NODE, sets: 1 },
     Case { what: "transpose", program: &TRANSPOSE, shape: (2, 2), faults: RANK, sets: 1 },
+    Case { what: "waits", program: &WAITS, shape: (2, 2), faults: RANK_ZERO, sets: 1 },
     Case {
         what: "after nonblocking ones",
         program: &AFTER_NONBLOCKING,

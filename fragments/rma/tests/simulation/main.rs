@@ -7,6 +7,7 @@
 //!     RUSTBTL_SIM_SEEDS=100000 cargo test -p rustbtl-rma --test simulation
 //!     RUSTBTL_SIM_SEED=53 cargo test -p rustbtl-rma --test simulation ordered
 
+mod cells;
 mod model;
 mod neighbours;
 mod planted;
@@ -81,22 +82,23 @@ fn planted_bugs_are_found() {
         (WithholdsAlone, true, 389),
         (Tick, false, 5),
         (CompletesEarly, false, 99),
+        (WaitsUnheld, false, 849),
         (NoEpochs, false, 6),
-        (TrimsEarly, false, 5),
-        (RepliesNotLogged, false, 5),
+        (TrimsEarly, false, 6),
+        (RepliesNotLogged, false, 1),
         (GateOpen, true, 3),
         (RecordsLate, true, 13),
         (Duplicates, false, 0),
         (OldFrames, true, 12),
-        (TornImage, false, 5),
+        (TornImage, false, 47),
         (GroupLeftOpen, true, 37),
         (GroupLeftOpen, false, 10),
         (AreaLeftOut, true, 36),
-        (AreaLeftOut, false, 135),
+        (AreaLeftOut, false, 6),
         (OldTick, true, 7),
         (OldTick, false, 5),
         (BatchesInReplay, true, 735),
-        (BatchesInReplay, false, 1069),
+        (BatchesInReplay, false, 1361),
     ];
     let plan = plan.map(|(planted, is_free, last)| ((planted, is_free), last, 4000));
     all_caught(plan, |(planted, is_free), seed| {

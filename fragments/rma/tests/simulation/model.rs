@@ -104,7 +104,7 @@ impl Model<'_> {
             Call::Send { to, .. } => {
                 self.messages.entry((rank, *to)).or_default().push_back(value);
             }
-            Call::Recv { from } => {
+            Call::Recv { from } | Call::AwaitRecv { from } => {
                 let found = self.messages.entry((*from, rank)).or_default().pop_front();
                 let Some(value) = found else { return false };
                 self.absorb(rank, value);
@@ -203,7 +203,7 @@ impl Model<'_> {
             }
             &Call::Flush { to } => self.synchronize(rank, Some(to)),
             Call::UnlockAll | Call::FlushAll => self.synchronize(rank, None),
-            Call::Lock { .. } | Call::LockAll(_) => {}
+            Call::Lock { .. } | Call::LockAll(_) | Call::BeginRecv { .. } => {}
             Call::PutCell { .. } => unreachable!("only in free programs"),
         }
         true

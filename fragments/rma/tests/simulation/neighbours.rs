@@ -1,6 +1,6 @@
 //! What the processes of a set share: areas, and each other's memory.
 
-use crate::process::Cells;
+use crate::cells::Cells;
 use rustbtl_rma::direct::{EntryRef, GroupRun, Locked, OwnedArea, SetGroup, TargetArea};
 use rustbtl_rma::ids::{ContextId, Tick};
 use rustbtl_rma::machine::Neighbourhood;

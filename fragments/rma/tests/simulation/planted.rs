@@ -9,6 +9,8 @@ pub enum Planted {
     Tick,
     /// Rule 3: calls complete before what was applied earlier.
     CompletesEarly,
+    /// Rule 3: who waits for what was told earlier goes on.
+    WaitsUnheld,
     /// Rule 4: what is not recorded is applied as soon as the record is.
     NoWithholding,
     /// Rule 4: each process waits for its own replay only.

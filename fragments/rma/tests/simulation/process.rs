@@ -1,5 +1,6 @@
 //! A process: its program, its machine, its memory, and the streams that the engine keeps.
 
+use crate::cells::{BASE, Cells, numbers, values};
 use crate::model::{counter_cells, read_cells};
 use crate::neighbours::{Hood, View};
 use crate::script::{CELLS, Call, GUARDED, SECOND, SLOT, SUMS};
@@ -10,7 +11,6 @@ use rustbtl_rma::layout::{Block, Layout};
 use rustbtl_rma::machine::{
     FenceAssert, FenceStep, Kind, Lane, Limits, LockMode, Output, Rma, Wait,
 };
-use rustbtl_rma::memory::Memory;
 use rustbtl_rma::primitive::Primitive;
 use rustbtl_rma::record::Recorded;
 use rustbtl_rma::window::{Extent, Flavor, Setup};
@@ -21,7 +21,6 @@ use std::rc::Rc;
 
 /// The window of all programs.
 pub const WINDOW: ContextId = window_id(0);
-const BASE: u64 = 0x7000;
 /// Of the second window: the same cells once more.
 const SECOND_BASE: u64 = BASE + 8 * CELLS as u64;
 
@@ -39,31 +38,6 @@ pub enum Line {
     Collective,
     Operations(usize),
     Replies(usize),
-}
-
-/// The window's memory. A clone is a copy.
-pub struct Cells(Rc<RefCell<Vec<u8>>>);
-
-impl Clone for Cells {
-    fn clone(&self) -> Self {
-        Self(Rc::new(RefCell::new(self.0.borrow().clone())))
-    }
-}
-
-impl Cells {
-    /// The same memory, for a neighbour.
-    pub fn share(&self) -> Self {
-        Self(Rc::clone(&self.0))
-    }
-}
-
-impl Memory for Cells {
-    fn read(&self, address: u64, into: &mut [u8]) {
-        into.copy_from_slice(&self.0.borrow()[(address - BASE) as usize..][..into.len()]);
-    }
-    fn write(&mut self, address: u64, from: &[u8]) {
-        self.0.borrow_mut()[(address - BASE) as usize..][..from.len()].copy_from_slice(from);
-    }
 }
 
 /// A payload in the log of its sender.
@@ -117,6 +91,8 @@ pub struct Process {
     /// Second windows that were made.
     pub instances: usize,
     messages: BTreeMap<usize, VecDeque<(u64, bool)>>,
+    /// Receives that have begun, of whom, and what they were told.
+    begun: Vec<(usize, Option<u64>)>,
     collective: BTreeMap<usize, VecDeque<u64>>,
     matched: BTreeMap<usize, u64>,
     synchronous: BTreeMap<usize, u64>,
@@ -132,6 +108,8 @@ pub struct Moment {
     pub now: u64,
     /// Rule 3 is left out.
     pub completes_early: bool,
+    /// For waits only.
+    pub waits_unheld: bool,
 }
 
 /// No fence has more accesses.
@@ -154,14 +132,6 @@ const ONE: Layout = Layout::Contiguous { primitive: Primitive::U64, count: 1 };
 
 pub fn rank_of(rank: usize) -> CommRank {
     CommRank(rank as u32)
-}
-
-pub fn values(value: u64) -> Vec<u8> {
-    (0..SLOT as u64).flat_map(|i| mix(value, i).to_le_bytes()).collect()
-}
-
-pub fn numbers(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
-    bytes.chunks(8).map(|chunk| u64::from_le_bytes(chunk.try_into().expect("whole cells")))
 }
 
 impl Process {
@@ -201,6 +171,7 @@ impl Process {
             is_free,
             instances: 0,
             messages: BTreeMap::new(),
+            begun: Vec::new(),
             collective: BTreeMap::new(),
             matched: BTreeMap::new(),
             synchronous: BTreeMap::new(),
@@ -350,6 +321,10 @@ impl Process {
         let value = mix(self.state, self.at as u64);
         self.in_call = true;
         (self.counted, self.announced) = (false, false);
+        self.tell(moment);
+        if matches!(call, Call::AwaitRecv { .. }) {
+            return self.progress(moment.now);
+        }
         if self.begin_quickly(call, value, moment.now) {
             return self.progress(moment.now);
         }
@@ -365,7 +340,9 @@ impl Process {
                 self.send_number(to, Line::Message, value, synchronous);
             }
             Call::Barrier => self.collective(|_| 0),
-            Call::Recv { .. } | Call::Read | Call::ReadCounters | Call::ReadSecond => {}
+            &Call::BeginRecv { from } => self.begun.push((from, None)),
+            Call::Recv { .. } | Call::AwaitRecv { .. } => {}
+            Call::Read | Call::ReadCounters | Call::ReadSecond => {}
             Call::Create => {
                 self.instances += 1;
                 self.memory.0.borrow_mut()[8 * CELLS..].fill(0);
@@ -485,8 +462,19 @@ impl Process {
         self.machine.holds_completions() && !moment.completes_early
     }
 
+    /// Receives that have begun are told what is here, unless a replay holds that.
+    fn tell(&mut self, moment: &Moment) {
+        if !self.holds(moment) {
+            for (from, told) in self.begun.iter_mut().filter(|(_, told)| told.is_none()) {
+                let here = self.messages.get_mut(from).and_then(VecDeque::pop_front);
+                *told = here.map(|(value, _)| value);
+            }
+        }
+    }
+
     /// Does the call return? The program goes on then.
     pub fn finish(&mut self, call: &Call, moment: &Moment) -> bool {
+        self.tell(moment);
         if self.is_free && self.holds(moment) {
             return false;
         }
@@ -530,6 +518,17 @@ impl Process {
                     return false;
                 }
                 self.messages.get_mut(&from).and_then(VecDeque::pop_front);
+                self.absorb(value);
+            }
+            &Call::AwaitRecv { from } => {
+                if self.holds(moment) && !moment.waits_unheld {
+                    return false;
+                }
+                let Some(at) = self.begun.iter().position(|&(of, _)| of == from) else {
+                    unreachable!("it has begun");
+                };
+                let Some(value) = self.begun[at].1 else { return false };
+                self.begun.remove(at);
                 self.absorb(value);
             }
             Call::Barrier | Call::Create => {

@@ -29,6 +29,14 @@ pub enum Call {
     Recv {
         from: usize,
     },
+    /// A receive begins. It is told as soon as its message is here.
+    BeginRecv {
+        from: usize,
+    },
+    /// Waits for it: no action of its own.
+    AwaitRecv {
+        from: usize,
+    },
     Barrier,
     Read,
     ReadCounters,
@@ -139,12 +147,13 @@ impl Script {
     pub fn ordered(prng: &mut Prng, ranks: usize) -> Self {
         let mut programs = vec![Vec::new(); ranks];
         for _ in 0..prng.between(2, 6) {
-            match prng.below(6) {
+            match prng.below(7) {
                 0 => fence_phase(prng, &mut programs),
                 1 => post_phase(prng, &mut programs),
                 2 => passive_phase(prng, &mut programs),
                 3 => counter_phase(prng, &mut programs),
                 4 => second_window_phase(prng, &mut programs),
+                5 => told_phase(prng, &mut programs),
                 _ => guarded_phase(prng, &mut programs),
             }
         }
@@ -321,6 +330,35 @@ fn passive_phase(prng: &mut Prng, programs: &mut [Vec<Call>]) {
         }
         program.push(Call::Barrier);
     }
+}
+
+/// A rank puts, and another one tells the target, which has begun to receive that before it has
+/// sent something.
+fn told_phase(prng: &mut Prng, programs: &mut [Vec<Call>]) {
+    let ranks = programs.len();
+    let (target, origin) = pair(prng, ranks);
+    let others: Vec<usize> = (0..ranks).filter(|&r| r != target && r != origin).collect();
+    let teller = if others.is_empty() { origin } else { others[prng.below(others.len())] };
+    let send = |to| Call::Send { to, synchronous: false };
+    let (slot, strided, mode) = (prng.below(SLOTS), prng.chance(40), lock_mode(prng));
+    programs[target].extend([
+        Call::BeginRecv { from: teller },
+        send(origin),
+        Call::AwaitRecv { from: teller },
+        Call::Read,
+    ]);
+    programs[origin].extend([
+        Call::Lock { to: target, exclusive: false, mode },
+        Call::Put { to: target, slot, strided },
+        Call::Unlock { to: target },
+    ]);
+    if teller != origin {
+        programs[origin].push(send(teller));
+        programs[teller].push(Call::Recv { from: origin });
+    }
+    programs[teller].push(send(target));
+    programs[origin].push(Call::Recv { from: target });
+    all(programs, &Call::Barrier);
 }
 
 fn counter_phase(prng: &mut Prng, programs: &mut [Vec<Call>]) {

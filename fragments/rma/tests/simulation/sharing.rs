@@ -1,9 +1,10 @@
 //! Sets that share memory: what a process makes known to its neighbours, how it calls the machine
 //! beside them, and what the world does about it.
 
+use crate::cells::{numbers, values};
 use crate::neighbours::{Hood, Shared, View};
 use crate::planted::Planted;
-use crate::process::{Atomic, Pending, Process, WINDOW, numbers, rank_of, values, window_id};
+use crate::process::{Atomic, Pending, Process, WINDOW, rank_of, window_id};
 use crate::script::{Call, SLOT, SUMS};
 use crate::world::World;
 use rustbtl_rma::arithmetic::Op;

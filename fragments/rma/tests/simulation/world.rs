@@ -129,7 +129,8 @@ impl World {
     }
 
     fn moment(&self) -> Moment {
-        Moment { now: self.now, completes_early: self.is(Planted::CompletesEarly) }
+        let completes_early = self.is(Planted::CompletesEarly);
+        Moment { now: self.now, completes_early, waits_unheld: self.is(Planted::WaitsUnheld) }
     }
 
     fn record(&mut self, rank: usize, runs: Vec<Recorded>) {
