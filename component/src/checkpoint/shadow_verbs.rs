@@ -272,8 +272,10 @@ impl Checkpoint {
     /// How long the thread may sleep, if a drain says so.
     pub(crate) fn verbs_timeout_ms(&self) -> Option<i32> {
         match self.verbs.drain.phase() {
-            Phase::Closing | Phase::Pausing | Phase::AwaitDrained => Some(LOOK_MS),
-            Phase::Draining => Some(0),
+            // Draining as well: other ranks need the processors, and perhaps the adapter.
+            Phase::Closing | Phase::Pausing | Phase::Draining | Phase::AwaitDrained => {
+                Some(LOOK_MS)
+            }
             Phase::Idle | Phase::Tallies | Phase::Drained => None,
         }
     }

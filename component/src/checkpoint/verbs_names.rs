@@ -75,15 +75,33 @@ pub(crate) fn nobody_answers() {
     QUESTIONS.answered.notify_all();
 }
 
+/// A question, under its number until this is dropped: it is asked again and again under the same
+/// one, so that an answer that comes late is one, too.
+struct Question(u32);
+
+impl Question {
+    fn new() -> Self {
+        let mut answers = QUESTIONS.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.0 = answers.0.wrapping_add(1);
+        let number = answers.0;
+        answers.1.insert(number, None);
+        Self(number)
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        let mut answers = QUESTIONS.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.1.remove(&self.0);
+    }
+}
+
 /// Ask once.
-fn ask(name: &[u8], generation: u64) -> Answer {
+fn ask(&Question(number): &Question, name: &[u8], generation: u64) -> Answer {
     let mut answers = QUESTIONS.answers.lock().unwrap_or_else(PoisonError::into_inner);
     if NOBODY_ANSWERS.load(Ordering::Relaxed) {
         return Answer::Nobody;
     }
-    answers.0 = answers.0.wrapping_add(1);
-    let number = answers.0;
-    answers.1.insert(number, None);
     let question = FromRank::FindVerbsName { number, name: name.to_vec(), generation };
     let is_sent = SIGNALS.get().is_some_and(|signals| (signals.send)(&question));
     let until = Instant::now() + UNANSWERED;
@@ -98,7 +116,7 @@ fn ask(name: &[u8], generation: u64) -> Answer {
         let waited = QUESTIONS.answered.wait_timeout(answers, left);
         answers = waited.unwrap_or_else(PoisonError::into_inner).0;
     }
-    match answers.1.remove(&number).flatten() {
+    match answers.1.get_mut(&number).and_then(Option::take) {
         Some(value) if value.len() == VALUE_BYTES => Answer::Value(value),
         Some(_) => Answer::Unknown,
         None if is_sent && !NOBODY_ANSWERS.load(Ordering::Relaxed) => Answer::Lost,
@@ -138,8 +156,9 @@ fn say_that_nobody_knows() {
 /// What a name stands for. None: nobody knows.
 pub(crate) fn find(name: &[u8], generation: u64) -> Option<Vec<u8>> {
     let (begin, mut patience) = (Instant::now(), Patience::default());
+    let question = Question::new();
     loop {
-        let answer = ask(name, generation);
+        let answer = ask(&question, name, generation);
         if !patience.goes_on(begin.elapsed(), &answer) {
             return match answer {
                 Answer::Value(value) => Some(value),
@@ -190,13 +209,25 @@ mod tests {
         assert!(!Patience::default().goes_on(Duration::ZERO, &Answer::Value(vec![])));
     }
 
+    #[test]
+    fn an_answer_that_comes_late_is_an_answer_to_the_next_question() {
+        let question = Question::new();
+        found(question.0, vec![7; VALUE_BYTES]);
+        let answers = || QUESTIONS.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        assert_eq!(answers().1.get(&question.0), Some(&Some(vec![7; VALUE_BYTES])));
+        let number = question.0;
+        drop(question);
+        found(number, vec![7; VALUE_BYTES]);
+        assert_eq!(answers().1.get(&number), None, "nobody waits for it");
+    }
+
     /// Without a guardian, and when that has gone while somebody waits.
     #[test]
     fn where_nobody_answers_nobody_waits() {
         let begin = Instant::now();
         assert_eq!(find(&[1], 0), None);
         found(1, NOBODY.to_vec());
-        assert_eq!(ask(&[1], 0), Answer::Nobody);
+        assert_eq!(ask(&Question::new(), &[1], 0), Answer::Nobody);
         assert!(begin.elapsed() < SECOND);
     }
 }

@@ -62,6 +62,8 @@ impl core::error::Error for TooLong {}
 #[derive(Clone, Debug, Default)]
 pub struct Exchange {
     checkpoint: u64,
+    /// The drains up to this one are over.
+    forgotten: Option<u64>,
     steps: BTreeMap<u32, Parts>,
 }
 
@@ -83,10 +85,12 @@ impl Exchange {
             return Err(TooLong { bytes, most, together: false });
         }
         if checkpoint > self.checkpoint {
-            *self = Self { checkpoint, steps: BTreeMap::new() };
+            *self = Self { checkpoint, steps: BTreeMap::new(), ..*self };
         }
         let last = self.steps.last_key_value().map_or(0, |(&last, _)| last);
-        if checkpoint < self.checkpoint || step.saturating_add(1) < last {
+        // A part may be on its way when its drain is given up.
+        let is_over = Some(checkpoint) <= self.forgotten && step < MADE;
+        if is_over || checkpoint < self.checkpoint || step.saturating_add(1) < last {
             return Ok(None);
         }
         let others = self.steps.get(&step).into_iter().flatten().filter(|&(&of, _)| of != rank);
@@ -102,6 +106,7 @@ impl Exchange {
 
     /// The drain of a checkpoint is over.
     pub fn forget(&mut self, checkpoint: u64) {
+        self.forgotten = self.forgotten.max(Some(checkpoint));
         if checkpoint >= self.checkpoint {
             self.steps.clear();
         }
@@ -191,6 +196,11 @@ mod tests {
         assert_eq!(exchange.bytes(), 170);
         exchange.forget(1);
         assert_eq!(exchange.bytes(), 0);
+        for (of, kept) in [((1, 1), 0), ((1, MADE), 5), ((2, 0), 5)] {
+            let given = exchange.give(of, PeerId(0), vec![0; 5], (2, 100));
+            assert_eq!(given, Ok(None));
+            assert_eq!(exchange.bytes(), kept, "what comes late is kept by nobody: {of:?}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use crate::paths;
 
 /// Folders and files that components are made of.
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 10] = [
     "Cargo.lock",
     "Cargo.toml",
     "rust-toolchain.toml",
@@ -17,6 +17,7 @@ const SOURCES: [&str; 9] = [
     "fragments",
     "glue-c",
     "runtime",
+    "shadow",
 ];
 
 /// True if nothing has to be built.

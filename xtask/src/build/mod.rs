@@ -209,7 +209,11 @@ fn debug_mark() -> PathBuf {
 
 /// Are all files that are built newer than what they are made of?
 fn is_fresh(components: &[Component]) -> bool {
-    let built: Vec<PathBuf> = components.iter().map(Component::file).chain([program()]).collect();
+    let mut built: Vec<PathBuf> =
+        components.iter().map(Component::file).chain([program()]).collect();
+    if compiled_elsewhere().is_none() {
+        built.push(shadow_verbs());
+    }
     fresh::all_newer_than_sources(&built)
 }
 
