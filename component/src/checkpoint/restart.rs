@@ -69,6 +69,8 @@ pub(crate) fn resume_after_restart(
     driver.replaying = checkpoint.replaying;
     (checkpoint.replays_open, checkpoint.replay_question) = (checkpoint.replaying, None);
     checkpoint.reconnect(driver, &endpoints, &restarted);
+    // What is in the payload log others may need before the program is in MPI again.
+    checkpoint.repairing = true;
     let parted = driver.host.index_of_set(&checkpoint.members).is_none();
     if parted || std::env::var_os(PART_COLLECTIVES).is_some() {
         driver.collectives.part();

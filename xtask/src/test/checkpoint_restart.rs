@@ -42,6 +42,12 @@ pub fn run(tier: &mut Tier) {
         several_incarnations,
     );
     tier.check("ring with a hash: images that build on older ones", increments);
+    for (long, (nodes, ppn)) in [(false, (1, 2)), (true, (2, 1))] {
+        let length = if long { "long and short" } else { "short" };
+        let what = "what was sent before, by a rank that computes after the restart";
+        let title = format!("{what}: {nodes} × {ppn}, {length}");
+        tier.check(&title, || sent_before((nodes, ppn), long));
+    }
     for (program, shape, call) in &UNCHANGED {
         let title = format!("{}, unchanged: {} × {}", program.name, shape.0, shape.1);
         tier.check(&title, || unchanged(program, *shape, *call));
@@ -160,6 +166,29 @@ fn increments() -> Result<()> {
     workloads::open_gate(&scratch, ITERATIONS)?;
     let outcome = workloads::restart((1, 4), &checkpoints, &scratch).run()?;
     RING.must_answer(&outcome, &scratch, &answer)
+}
+
+/// Messages that no image holds as received, of a sender that is in no call of MPI.
+fn sent_before((nodes, ppn): Shape, long: bool) -> Result<()> {
+    let scratch = Scratch::new("sent-before")?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    let program = mpi::compile(&paths::root().join("tests/workloads/sent_before.c"))?;
+    let [gate, done] = ["gate", "done"].map(|name| scratch.0.join(name));
+    let mut words = [&program, &gate, &done].map(|word| word.display().to_string()).to_vec();
+    words.extend(long.then(|| "long".to_owned()));
+    let mut job = TestJob::new(nodes, ppn, &words);
+    job.folder = scratch.0.clone();
+    let job = job.with(&["--mca", "vprotocol_correlated_sets", "core"]);
+    killed(&job, &checkpoints, 1.0)?;
+    fs::write(&gate, "").context(|| gate.display().to_string())?;
+    let mut job = workloads::restart((nodes, ppn), &checkpoints, &scratch);
+    job.seconds = 40;
+    let outcome = job.run()?;
+    outcome.must(outcome.code == 0, "the restarted job should end")?;
+    let mut said: Vec<_> = outcome.stdout.lines().filter_map(|l| l.strip_prefix("HASH ")).collect();
+    said.sort_unstable();
+    let same = matches!(said[..], [one, two] if one.get(2..) == two.get(2..) && one != two);
+    outcome.must(same, "both should have the same")
 }
 
 /// The program requests the checkpoint; the restarted process is the one that has requested it.
