@@ -8,8 +8,8 @@
 //!
 //! On processors that others want as well a round ends late, because the thread did not run, and
 //! the clock alone cannot tell that from a program that has computed. While somebody decides by
-//! the answer (does anything move while sets replay? may a drain stop whom others wait for?), each
-//! round asks the kernel how long the thread has run: a system call, so only then.
+//! the answer (does anything move while sets replay? may a drain stop whom others wait for?), long
+//! rounds ask the kernel how long the thread has run: a system call, so only then.
 
 use crate::os::{now_ns, thread_ns, ticks};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,8 +34,10 @@ pub struct Waiting {
     counted: AtomicU64,
     /// Rounds ask for the processor time.
     watched: AtomicBool,
-    /// Which thread has ended the last round, when, and its processor time then. Nanoseconds.
+    /// Which thread has ended the last long round, when, and its processor time then, in
+    /// nanoseconds.
     thread: AtomicU64,
+    at_ticks: AtomicU64,
     at_ns: AtomicU64,
     ran_ns: AtomicU64,
 }
@@ -70,6 +72,7 @@ impl Waiting {
             counted: zero(),
             watched: AtomicBool::new(false),
             thread: zero(),
+            at_ticks: zero(),
             at_ns: zero(),
             ran_ns: zero(),
         }
@@ -87,7 +90,7 @@ impl Waiting {
     /// From now on there is nothing to do.
     pub fn begin(&self) {
         if self.is_watched() {
-            return self.end_watched_round_at(Moment::now(), false);
+            return self.end_watched_round(false);
         }
         self.begin_at(ticks());
     }
@@ -99,7 +102,7 @@ impl Waiting {
     /// There was nothing to do since the last call.
     pub fn end_round(&self) {
         if self.is_watched() {
-            return self.end_watched_round_at(Moment::now(), true);
+            return self.end_watched_round(true);
         }
         self.end_round_at(ticks(), u64::MAX);
     }
@@ -107,7 +110,7 @@ impl Waiting {
     /// The same in a loop of Open MPI or of the program, which may have computed in between.
     pub fn end_foreign_round(&self) {
         if self.is_watched() {
-            return self.end_watched_round_at(Moment::now(), false);
+            return self.end_watched_round(false);
         }
         self.end_round_at(ticks(), ROUND_TICKS_MAX);
     }
@@ -121,13 +124,27 @@ impl Waiting {
         self.counted.store(now, Ordering::Relaxed);
     }
 
+    fn end_watched_round(&self, is_ours: bool) {
+        let now = ticks();
+        if now.saturating_sub(self.counted.load(Ordering::Relaxed)) <= ROUND_TICKS_MAX {
+            return self.end_round_at(now, u64::MAX);
+        }
+        self.end_long_round_at(Moment::now(), is_ours);
+    }
+
     /// `is_ours`: there was nothing to do since the last round ended. If not, the program may have
-    /// computed, but then its thread has run.
-    fn end_watched_round_at(&self, now: Moment, is_ours: bool) {
+    /// computed, but then its thread has run, and not only in the short rounds before.
+    fn end_long_round_at(&self, now: Moment, is_ours: bool) {
         let same_thread = self.thread.swap(now.thread, Ordering::Relaxed) == now.thread;
-        let passed_ns = now.at_ns.saturating_sub(self.at_ns.swap(now.at_ns, Ordering::Relaxed));
+        let all_ns = now.at_ns.saturating_sub(self.at_ns.swap(now.at_ns, Ordering::Relaxed));
+        let all = now.ticks.saturating_sub(self.at_ticks.swap(now.ticks, Ordering::Relaxed)).max(1);
+        let short = self.counted.load(Ordering::Relaxed).saturating_add(all);
+        let short = short.saturating_sub(now.ticks).min(all);
+        let short_ns = (all_ns as f64 * (short as f64 / all as f64)) as u64;
+        let passed_ns = all_ns.saturating_sub(short_ns);
         let before_ns = self.ran_ns.swap(now.ran_ns, Ordering::Relaxed);
-        let ran_ns = now.ran_ns.checked_sub(before_ns);
+        let ran_ns =
+            now.ran_ns.checked_sub(before_ns).map(|ran_ns| ran_ns.saturating_sub(short_ns));
         let most_ns = ROUND_RAN_NS_MAX.max(passed_ns / ROUND_RAN_PART);
         // The clocks of another thread, or of the process that was before a restore, say nothing.
         let has_waited = same_thread
@@ -219,7 +236,7 @@ mod tests {
         };
         let waited_ms = |at: Moment, is_ours| {
             let before = waiting.ticks();
-            waiting.end_watched_round_at(at, is_ours);
+            waiting.end_long_round_at(at, is_ours);
             (waiting.ticks() - before) / 2_000_000
         };
         assert_eq!(waited_ms(moment(5_000, 7), false), 0, "nobody knows what was before");
@@ -232,6 +249,26 @@ mod tests {
         assert_eq!(waited_ms(Moment { thread: 2, ..moment(7_851, 9_000_002) }, false), 0);
         assert_eq!(waited_ms(Moment { thread: 2, ..moment(7_951, 9_000_003) }, false), 100);
         assert_eq!(waited_ms(Moment { thread: 2, ..moment(8_051, 4) }, false), 0, "restored");
+    }
+
+    #[test]
+    fn what_a_thread_has_run_in_short_rounds_is_no_computing() {
+        let waiting = Waiting::new();
+        let moment = |us: u64, ran_us: u64| {
+            let at_ns = us * 1000;
+            Moment { ticks: 2 * at_ns, at_ns, ran_ns: ran_us * 1000, thread: 1 }
+        };
+        let count = |ran_us| {
+            waiting.end_long_round_at(moment(1_000_000, 0), true);
+            for us in (1_000_010..=1_010_000).step_by(10) {
+                waiting.end_round_at(2000 * us, u64::MAX);
+            }
+            let before = waiting.ticks();
+            waiting.end_long_round_at(moment(1_310_000, ran_us), false);
+            (waiting.ticks() - before) / 2_000_000
+        };
+        assert_eq!(count(10_020), 300);
+        assert_eq!(count(13_100), 0, "more than 3 ms");
     }
 
     #[test]
