@@ -112,6 +112,8 @@ void mca_btl_rustbtl_arrived(int32_t way, uint32_t from, uint8_t tag, const uint
                              size_t bytes);
 /* The process of this number; NULL: none of the first job of its mpirun, or not met yet. */
 mca_btl_base_endpoint_t *mca_btl_rustbtl_endpoint(uint32_t number);
+/* The same, which Open MPI has perhaps not met yet. */
+mca_btl_base_endpoint_t *mca_btl_rustbtl_meet_sender(int32_t way, uint32_t number);
 void mca_btl_rustbtl_over(void *cookie, int32_t accepted);
 void mca_btl_rustbtl_lost(uint32_t job, uint32_t rank, const char *reason);
 void mca_btl_rustbtl_notice(const char *text);

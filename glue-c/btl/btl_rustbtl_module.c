@@ -200,9 +200,12 @@ void mca_btl_rustbtl_arrived(int32_t way, uint32_t from, uint8_t tag, const uint
         return; /* nobody is interested (any more) */
     }
 #if CORRELATED_OMPI_5
+    /* Open MPI's own operations on memory, which it makes of messages, answer to the endpoint. */
+    bool is_answered = MCA_BTL_TAG_BTL_BASE == (tag & 0xF0);
     const mca_btl_base_receive_descriptor_t received = {
-        .endpoint = mca_btl_rustbtl_endpoint(from), .des_segments = &segment,
-        .des_segment_count = 1, .tag = tag, .cbdata = active->cbdata };
+        .endpoint = is_answered ? mca_btl_rustbtl_meet_sender(way, from)
+                                : mca_btl_rustbtl_endpoint(from),
+        .des_segments = &segment, .des_segment_count = 1, .tag = tag, .cbdata = active->cbdata };
     active->cbfunc(module, &received);
 #else
     (void) from;

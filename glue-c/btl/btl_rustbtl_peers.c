@@ -2,8 +2,10 @@
  * Who is where, what processes tell each other, and what happens when one is lost.
  */
 #include "btl_rustbtl.h"
+#include "said_once.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,12 +24,12 @@
 
 static mca_btl_base_module_error_cb_fn_t report_error;
 static bool help_file_found;
+/* Threads that meet processes: Open MPI's, and one that makes progress. */
+static pthread_mutex_t endpoints_lock = PTHREAD_MUTEX_INITIALIZER;
 static mca_btl_base_endpoint_t *all_endpoints;
-/* By the number of the process. */
+/* By the number of the process, for those of this job: numbers of spawned ones are far apart. */
 static mca_btl_base_endpoint_t **numbered;
 static uint32_t numbered_size;
-/* Numbers of processes that were spawned are far apart. */
-#define NUMBERED_MAX (1u << 17)
 
 /* ---- this process --------------------------------------------------------------------------- */
 
@@ -52,10 +54,13 @@ int mca_btl_rustbtl_place(rustbtl_btl_place_t *place)
     free(list);
     uint32_t count = (uint32_t) opal_argv_count(peers), n = 0;
     uint32_t *ranks = calloc((size_t) count + 1, sizeof(*ranks));
-    if (NULL == ranks) {
+    numbered = calloc(size, sizeof(*numbered));
+    if (NULL == ranks || NULL == numbered) {
         opal_argv_free(peers);
+        free(ranks);
         return OPAL_ERR_OUT_OF_RESOURCE;
     }
+    numbered_size = size;
     bool with_me = false;
     for (; n < count; n++) {
         ranks[n] = (uint32_t) strtoul(peers[n], NULL, 10);
@@ -131,25 +136,14 @@ static int attach(void)
 static void number_endpoint(mca_btl_base_endpoint_t *endpoint)
 {
     uint32_t number = mca_btl_rustbtl_core->number(endpoint->peer);
-    if (number >= NUMBERED_MAX) {
-        return;
+    if (number < numbered_size) {
+        __atomic_store_n(&numbered[number], endpoint, __ATOMIC_RELEASE);
     }
-    if (number >= numbered_size) {
-        uint32_t size = 2 * number + 16;
-        mca_btl_base_endpoint_t **all = realloc(numbered, size * sizeof(*all));
-        if (NULL == all) {
-            return;
-        }
-        memset(all + numbered_size, 0, (size - numbered_size) * sizeof(*all));
-        numbered = all;
-        numbered_size = size;
-    }
-    numbered[number] = endpoint;
 }
 
 mca_btl_base_endpoint_t *mca_btl_rustbtl_endpoint(uint32_t number)
 {
-    return number < numbered_size ? numbered[number] : NULL;
+    return number < numbered_size ? __atomic_load_n(&numbered[number], __ATOMIC_ACQUIRE) : NULL;
 }
 
 static mca_btl_base_endpoint_t *new_endpoint(rustbtl_btl_peer_t *peer,
@@ -159,8 +153,10 @@ static mca_btl_base_endpoint_t *new_endpoint(rustbtl_btl_peer_t *peer,
     if (NULL != endpoint) {
         endpoint->peer = peer;
         endpoint->name = *name;
+        pthread_mutex_lock(&endpoints_lock);
         endpoint->next = all_endpoints;
         all_endpoints = endpoint;
+        pthread_mutex_unlock(&endpoints_lock);
     }
     return endpoint;
 }
@@ -195,6 +191,19 @@ static mca_btl_base_endpoint_t *meet(const mca_btl_rustbtl_module_t *module,
     }
     if (!one_sided) {
         number_endpoint(endpoint);
+    }
+    return endpoint;
+}
+
+mca_btl_base_endpoint_t *mca_btl_rustbtl_meet_sender(int32_t way, uint32_t number)
+{
+    mca_btl_base_endpoint_t *endpoint = mca_btl_rustbtl_endpoint(number);
+    if (NULL == endpoint && number < numbered_size) {
+        const opal_process_name_t name = { .jobid = OPAL_PROC_MY_NAME.jobid, .vpid = number };
+        endpoint = meet(&mca_btl_rustbtl_modules[way], &name);
+        if (NULL != endpoint && number != mca_btl_rustbtl_core->number(endpoint->peer)) {
+            return NULL; /* this job is not the first of its mpirun */
+        }
     }
     return endpoint;
 }
@@ -311,8 +320,17 @@ void mca_btl_rustbtl_help(const char *topic, const char *text)
 {
     const char *node = opal_process_info.nodename;
     node = NULL == node ? "?" : node;
-    if (help_file_found) {
+    if (help_file_found && CORRELATED_OMPI_5) {
         opal_show_help(HELP_FILE, topic, true, node, OPAL_PROC_MY_NAME.vpid, text);
+    } else if (help_file_found) {
+        const char *const said[] = { HELP_FILE, topic, text };
+        if (correlated_says_first(opal_process_info.job_session_dir, said, 3)) {
+            char *whole =
+                opal_show_help_string(HELP_FILE, topic, true, node, OPAL_PROC_MY_NAME.vpid, text);
+            fputs(NULL == whole ? text : whole, stderr);
+            fflush(stderr);
+            free(whole);
+        }
     } else {
         opal_output(0, "btl rustbtl: %s (node %s, rank %u): %s", topic, node,
                     OPAL_PROC_MY_NAME.vpid, text);

@@ -26,7 +26,7 @@ static void transfers(MPI_Win win)
             uint64_t key = mix64((uint64_t)me * 1000 + (uint64_t)target * 100 + (uint64_t)k);
             for (int i = 0; i < n; i++)
                 out[i] = pattern_byte(key, (size_t)i);
-            memset(in, 0, (size_t)n);
+            memset(in, 0, PART);
             MPI_Put(out, n, MPI_BYTE, target, (MPI_Aint)me * PART, n, MPI_BYTE, win);
             MPI_Win_flush(target, win);
             MPI_Get(in, n, MPI_BYTE, target, (MPI_Aint)me * PART, n, MPI_BYTE, win);

@@ -23,14 +23,21 @@ static bool one_sided = true;
 static int priority = PRIORITY;
 static char *pml = NULL;
 
+/* Whoever registers first says how they are shown: with the words of the vprotocol component. */
 void mca_errmgr_correlated_btls_register(void)
 {
     (void) mca_base_var_register("ompi", "vprotocol", "correlated", "one_sided",
-                                 "Windows are of our own component.", MCA_BASE_VAR_TYPE_BOOL, NULL,
-                                 0, 0, OPAL_INFO_LVL_9, MCA_BASE_VAR_SCOPE_READONLY, &one_sided);
+                                 "One-sided communication (MPI_Win_*) goes over a component of our "
+                                 "own, which is logged and replayed like messages. Off: over a "
+                                 "component of Open MPI, and sets with windows are not rolled back "
+                                 "alone.",
+                                 MCA_BASE_VAR_TYPE_BOOL, NULL, 0, 0, OPAL_INFO_LVL_4,
+                                 MCA_BASE_VAR_SCOPE_READONLY, &one_sided);
     (void) mca_base_var_register("ompi", "vprotocol", "correlated", "priority",
-                                 "Priority of our PML.", MCA_BASE_VAR_TYPE_INT, NULL, 0, 0,
-                                 OPAL_INFO_LVL_9, MCA_BASE_VAR_SCOPE_READONLY, &priority);
+                                 "Priority of this PML, where mpirun's --mca pml leaves the "
+                                 "choice.",
+                                 MCA_BASE_VAR_TYPE_INT, NULL, 0, 0, OPAL_INFO_LVL_9,
+                                 MCA_BASE_VAR_SCOPE_READONLY, &priority);
     (void) mca_base_var_register("ompi", "pml", NULL, NULL, "", MCA_BASE_VAR_TYPE_STRING, NULL, 0,
                                  0, OPAL_INFO_LVL_9, MCA_BASE_VAR_SCOPE_READONLY, &pml);
 }
