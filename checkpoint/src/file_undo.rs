@@ -16,6 +16,9 @@
 //! 4. What is not undone has an entry that says so (`Missing`).
 //! 5. Damaged or arbitrary bytes are never undone: a journal ends at its first entry that is not
 //!    whole, since the change after it was not made.
+//! 6. Which files a process reads in an epoch is noted before it reads them. A file that is not
+//!    what it was at the snapshot, and that is read after it, is never passed over: what the
+//!    process computes from it would be wrong.
 
 mod entry;
 mod ranges;

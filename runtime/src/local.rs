@@ -13,10 +13,13 @@
 use crate::os;
 use crate::store;
 use rustbtl_process::private_files::make_folders;
+use rustbtl_process::session_folders::is_session_folder;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 const LOCK: &str = "lock";
 /// Space that stays free for others.
@@ -45,10 +48,8 @@ fn prefix() -> String {
 /// Where a node's temporary files are, above the folder that Open MPI has for the job's: that is
 /// removed with orted, and nobody could find a leftover in it.
 pub fn default_base(tmp: &Path) -> PathBuf {
-    let of_open_mpi = |path: &Path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        ["ompi.", "openmpi-sessions-", "prte."].iter().any(|start| name.starts_with(start))
-    };
+    let of_open_mpi =
+        |path: &Path| is_session_folder(path.file_name().unwrap_or_default().as_encoded_bytes());
     let session = tmp.ancestors().find(|path| of_open_mpi(path));
     session.and_then(Path::parent).unwrap_or(tmp).to_owned()
 }
@@ -128,12 +129,27 @@ pub fn checkpoint_below(path: &Path, name: &str) -> Option<PathBuf> {
     (name == format!("checkpoint-{number}")).then(|| path.join(name))
 }
 
-fn remove_if_unlocked(path: &Path) -> io::Result<()> {
+/// Removes it when no process of the job is left on this node. A guardian that ends frees the lock
+/// a moment after its connection to the agent; one that is not connected yet needs the images.
+pub fn remove_when_unlocked(path: &Path) {
+    for _ in 0..20 {
+        if remove_if_unlocked(path).unwrap_or(true) {
+            return;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// False: a process of the job is left.
+fn remove_if_unlocked(path: &Path) -> io::Result<bool> {
     let lock = File::options().write(true).custom_flags(libc::O_NOFOLLOW).open(path.join(LOCK))?;
-    if os::lock(&lock, false)? && is_lock_of(&lock, path)? {
+    if !os::lock(&lock, false)? {
+        return Ok(false);
+    }
+    if is_lock_of(&lock, path)? {
         remove(path);
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Remove everything of a job on this node (2).

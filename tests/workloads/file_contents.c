@@ -1,6 +1,7 @@
 /* Each rank reads what it has written to files of its own, and changes it: by pwrite, by offset, as
- * a stream of the C library, mapped, as a restart file that replaces the last one, a file that is a
- * lock, folders, a file that is cut off, and logs. What it finds must be what it has in memory.
+ * a stream of the C library, by MPI-IO, mapped, as a restart file that replaces the last one, a
+ * file that is a lock, folders, a file that is cut off, and logs. What it finds must be what it has
+ * in memory.
  * usage: file_contents ITERATIONS FOLDER GATE */
 #define _GNU_SOURCE
 #include <mpi.h>
@@ -123,6 +124,11 @@ int main(int argc, char **argv)
     FILE *stream = fopen(in_folder("stream"), "w+"), *text = fopen(in_folder("log"), "w");
     must(-1, cut >= 0 && appended >= 0 && map != MAP_FAILED && stream && text, "opening files");
     must(-1, fwrite(memory, BYTES, 1, stream) == 1, "the stream");
+    MPI_File by_mpi;
+    int access = MPI_MODE_CREATE | MPI_MODE_RDWR;
+    const char *path = in_folder("mpi");
+    must(-1, !MPI_File_open(MPI_COMM_SELF, path, access, MPI_INFO_NULL, &by_mpi), path);
+    MPI_File_write_at(by_mpi, 0, memory, BLOCKS, MPI_UINT64_T, MPI_STATUS_IGNORE);
     value = (uint64_t) me;
     for (int k = 0; k < iterations; k++) {
         int b = k % BLOCKS;
@@ -149,6 +155,16 @@ int main(int argc, char **argv)
         fseek(stream, at, SEEK_SET);
         must(k, fwrite(&now, sizeof now, 1, stream) == 1, "fwrite");
 
+        MPI_File_read_at(by_mpi, at, &found, 1, MPI_UINT64_T, MPI_STATUS_IGNORE);
+        compare(k, "MPI-IO", found, memory[b]);
+        MPI_Request request;
+        if (k % 2) {
+            MPI_File_write_at(by_mpi, at, &now, 1, MPI_UINT64_T, MPI_STATUS_IGNORE);
+        } else {
+            MPI_File_iwrite_at(by_mpi, at, &now, 1, MPI_UINT64_T, &request);
+            MPI_Wait(&request, MPI_STATUS_IGNORE);
+        }
+
         compare(k, "a mapped file", map[b], memory[b]);
         map[b] = now;
 
@@ -167,6 +183,7 @@ int main(int argc, char **argv)
         memory[b] = now;
         usleep(500); /* a failure comes in the middle */
     }
+    MPI_File_close(&by_mpi);
     fclose(text);
     text = fopen(in_folder("log"), "r");
     for (int k = 0, line; k < iterations; k++)

@@ -3,9 +3,11 @@
 //!
 //! Source: `rustbtl_checkpoint::file_undo`, which says what is in them, and in which order they are
 //! undone. A process has a private folder, `set-S.rank-R`, in a private folder of its job; in it
-//! are `epoch-N` and what has been removed from other places, `saved-N-…`.
+//! are `epoch-N`, what has been removed from other places, `saved-N-…`, and `reads-N`: which files
+//! it reads.
 
 mod journal;
+mod readers;
 mod rollback;
 
 pub use journal::Journal;
@@ -13,6 +15,11 @@ pub use rollback::{NotPutBack, Rollback, roll_back};
 
 /// The folder of a job that has no checkpoint directory begins so: nothing in it outlives the job.
 pub const TEMPORARY: &str = ".rustbtl-";
+
+/// Name of the file in which is noted what is read in an epoch; a rollback does not shorten it.
+fn reads_name(epoch: u64) -> String {
+    format!("reads-{epoch}")
+}
 
 /// Name of the journal of an epoch.
 fn journal_name(epoch: u64) -> String {

@@ -22,5 +22,6 @@ mod raw;
 pub mod restore;
 mod restore_args;
 pub mod scheduling;
+pub mod session_folders;
 
 pub use error::ProcessImageError;

@@ -137,6 +137,14 @@ entries! {
         /// Where it is.
         path: &'a [u8],
     }
+    /// This process reads the file (invariant 6). Not in a journal, but beside it.
+    11 Reads {
+        /// Where it is.
+        path: &'a [u8],
+        /// When it was changed last at that moment, as the file system says, in nanoseconds; 0: it
+        /// was being changed.
+        changed_ns: u64,
+    }
 }
 
 impl Entry<'_> {
@@ -162,7 +170,8 @@ impl Entry<'_> {
             | Self::Removed { path, .. }
             | Self::MadeFolder { path }
             | Self::RemovedFolder { path, .. }
-            | Self::Missing { path } => [Some(path), None],
+            | Self::Missing { path }
+            | Self::Reads { path, .. } => [Some(path), None],
         }
     }
 }
@@ -185,6 +194,7 @@ mod tests {
             Entry::MadeFolder { path },
             Entry::RemovedFolder { path, mode: 0o700 },
             Entry::Missing { path },
+            Entry::Reads { path, changed_ns: 1 << 60 },
         ];
         let mut bytes = Vec::new();
         for entry in all {

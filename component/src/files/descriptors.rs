@@ -1,10 +1,11 @@
 //! Calls that open files, and that write by descriptor.
 
 use crate::files::functions::{Function, stock};
+use crate::files::reads;
 use crate::files::recorder::{self, Change, InFlight, Place, before, before_next, id_of};
 use crate::files::system::{self, Path};
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use libc::{iovec, off_t, size_t, ssize_t};
+use libc::{aiocb, iovec, off_t, size_t, ssize_t};
 use rustbtl_checkpoint::file_undo::Entry;
 
 static OPENAT: Function = Function::of(&[c"openat64", c"openat"]);
@@ -20,11 +21,13 @@ static WRITEV: Function = Function::of(&[c"writev"]);
 static LSEEK: Function = Function::of(&[c"lseek64", c"lseek"]);
 static PWRITE: Function = Function::of(&[c"pwrite64", c"pwrite"]);
 static PWRITEV: Function = Function::of(&[c"pwritev64", c"pwritev"]);
+static PWRITEV2: Function = Function::of(&[c"pwritev64v2", c"pwritev2"]);
 static FTRUNCATE: Function = Function::of(&[c"ftruncate64", c"ftruncate"]);
 static FALLOCATE: Function = Function::of(&[c"fallocate64", c"fallocate"]);
 static POSIX_FALLOCATE: Function = Function::of(&[c"posix_fallocate64", c"posix_fallocate"]);
 static SENDFILE: Function = Function::of(&[c"sendfile64", c"sendfile"]);
 static COPY_FILE_RANGE: Function = Function::of(&[c"copy_file_range"]);
+static AIO_WRITE: Function = Function::of(&[c"aio_write64", c"aio_write"]);
 static MMAP: Function = Function::of(&[c"mmap64", c"mmap"]);
 
 /// All of them, and the addresses of ours.
@@ -43,11 +46,13 @@ pub fn functions() -> Vec<(&'static Function, usize)> {
         (&LSEEK, lseek as *const ()),
         (&PWRITE, pwrite as *const ()),
         (&PWRITEV, pwritev as *const ()),
+        (&PWRITEV2, pwritev2 as *const ()),
         (&FTRUNCATE, ftruncate as *const ()),
         (&FALLOCATE, fallocate as *const ()),
         (&POSIX_FALLOCATE, posix_fallocate as *const ()),
         (&SENDFILE, sendfile as *const ()),
         (&COPY_FILE_RANGE, copy_file_range as *const ()),
+        (&AIO_WRITE, aio_write as *const ()),
         (&MMAP, mmap as *const ()),
     ]
     .map(|(function, own)| (function, own.expose_provenance()))
@@ -304,6 +309,21 @@ unsafe extern "C" fn pwritev(
     ) -> ssize_t)
 }
 
+unsafe extern "C" fn pwritev2(
+    fd: c_int,
+    vector: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    let place = || if offset == -1 { Place::Offset } else { at(offset) };
+    // SAFETY: the caller's promise.
+    let _call = before(fd, || Change::Write(place(), unsafe { bytes_of(vector, count) }));
+    stock!(PWRITEV2(
+        fd => c_int, vector => *const iovec, count => c_int, offset => off_t, flags => c_int
+    ) -> ssize_t)
+}
+
 extern "C" fn ftruncate(fd: c_int, size: off_t) -> c_int {
     let _call = before(fd, || Change::Resize(u64::try_from(size).unwrap_or(u64::MAX)));
     stock!(FTRUNCATE(fd => c_int, size => off_t) -> c_int)
@@ -327,13 +347,34 @@ extern "C" fn posix_fallocate(fd: c_int, offset: off_t, bytes: off_t) -> c_int {
     stock!(POSIX_FALLOCATE(fd => c_int, offset => off_t, bytes => off_t) -> c_int)
 }
 
+/// A call that reads from one descriptor and changes another one's file: who is counted must not
+/// wait for the lock.
+fn both(from: c_int, change: impl Fn() -> InFlight) -> InFlight {
+    loop {
+        drop(reads::before(from));
+        let call = change();
+        if reads::is_noted(from) {
+            return call;
+        }
+    }
+}
+
+unsafe extern "C" fn aio_write(what: *mut aiocb) -> c_int {
+    // SAFETY: the caller's promise to aio_write(3).
+    if let Some(what) = unsafe { what.as_ref() } {
+        let place = at(what.aio_offset);
+        drop(before(what.aio_fildes, || Change::Write(place, what.aio_nbytes as u64)));
+    }
+    stock!(AIO_WRITE(what => *mut aiocb) -> c_int)
+}
+
 unsafe extern "C" fn sendfile(
     to: c_int,
     from: c_int,
     offset: *mut off_t,
     bytes: size_t,
 ) -> ssize_t {
-    let _call = before(to, || Change::Write(Place::Offset, bytes as u64));
+    let _call = both(from, || before(to, || Change::Write(Place::Offset, bytes as u64)));
     stock!(SENDFILE(
         to => c_int, from => c_int, offset => *mut off_t, bytes => size_t
     ) -> ssize_t)
@@ -349,7 +390,7 @@ unsafe extern "C" fn copy_file_range(
 ) -> ssize_t {
     // SAFETY: the caller's promise to copy_file_range(2).
     let place = unsafe { to_offset.as_ref() }.map_or(Place::Offset, |offset| at(*offset));
-    let _call = before(to, || Change::Write(place, bytes as u64));
+    let _call = both(from, || before(to, || Change::Write(place, bytes as u64)));
     stock!(COPY_FILE_RANGE(
         from => c_int, from_offset => *mut off_t, to => c_int, to_offset => *mut off_t,
         bytes => size_t, flags => c_uint
@@ -366,12 +407,17 @@ unsafe extern "C" fn mmap(
     fd: c_int,
     offset: off_t,
 ) -> *mut c_void {
-    let is_shared = flags & libc::MAP_SHARED != 0 && flags & libc::MAP_ANONYMOUS == 0;
-    let _call = if is_shared && protection & libc::PROT_WRITE != 0 && fd >= 0 {
-        before(fd, || Change::Write(at(offset), bytes as u64))
-    } else {
-        InFlight::NONE
+    let is_file = fd >= 0 && flags & libc::MAP_ANONYMOUS == 0;
+    let is_shared = flags & libc::MAP_SHARED != 0 && is_file;
+    let changes = || {
+        if is_shared && protection & libc::PROT_WRITE != 0 {
+            before(fd, || Change::Write(at(offset), bytes as u64))
+        } else {
+            InFlight::NONE
+        }
     };
+    let reads = is_file && protection & libc::PROT_READ != 0;
+    let _call = if reads { both(fd, changes) } else { changes() };
     stock!(MMAP(
         address => *mut c_void, bytes => size_t, protection => c_int, flags => c_int,
         fd => c_int, offset => off_t

@@ -11,7 +11,8 @@ use crate::files::system::{self, Path as Place};
 use core::ffi::c_int;
 use rustbtl_checkpoint::file_undo::{Entry, FileId};
 use rustbtl_process::file_undo::Journal;
-use std::collections::BTreeSet;
+use rustbtl_process::session_folders::is_session_folder;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -96,26 +97,34 @@ fn is_shared(folder: &Path) -> bool {
 fn top_of(session: &Path) -> Vec<u8> {
     let is_top = |path: &&Path| {
         let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-        name.starts_with(b"ompi.") || name.starts_with(b"prte")
+        // That of PMIx is below one of the others.
+        is_session_folder(name) && !name.starts_with(b"pmix")
     };
     let top = session.ancestors().filter(is_top).last().unwrap_or(session);
     top.as_os_str().as_encoded_bytes().to_vec()
 }
 
-/// Files with a name that are mapped to be written to. The image has only those of their pages that
-/// are in memory, and none that are zero.
-fn mapped_files() -> BTreeSet<Vec<u8>> {
+/// Files with a name that are mapped, and whether they are to be written to: then the image has
+/// only those of their pages that are in memory, and none that are zero. Not those with code.
+fn mapped_files() -> BTreeMap<Vec<u8>, bool> {
     let maps = std::fs::read("/proc/self/maps").unwrap_or_default();
-    let named = |line: &[u8]| -> Option<Vec<u8>> {
+    let (mut files, mut objects) = (BTreeMap::new(), BTreeSet::new());
+    for line in maps.split(|byte| *byte == b'\n') {
         let mut words = line.splitn(6, |byte| *byte == b' ');
-        let access = words.nth(1)?;
-        let path = words.nth(3)?.trim_ascii_start();
+        let (Some(access), Some(path)) = (words.nth(1), words.nth(3)) else { continue };
+        let path = path.trim_ascii_start();
         // What is in memory only is restored as memory.
         let is_file =
             path.starts_with(b"/") && !path.starts_with(b"/dev/") && !path.ends_with(b" (deleted)");
-        (is_file && access.starts_with(b"rw") && access.ends_with(b"s")).then(|| path.to_vec())
-    };
-    maps.split(|byte| *byte == b'\n').filter_map(named).collect()
+        if is_file && access.get(2) == Some(&b'x') {
+            objects.insert(path.to_vec());
+        } else if is_file && access.starts_with(b"r") {
+            let writes = access.starts_with(b"rw") && access.ends_with(b"s");
+            *files.entry(path.to_vec()).or_insert(false) |= writes;
+        }
+    }
+    files.retain(|path, writes| *writes || !objects.contains(path));
+    files
 }
 
 /// Open descriptors.
@@ -130,7 +139,7 @@ impl Beginning {
         let Some(mut guard) = recorder::enter() else { return Ok(None) };
         let until = Instant::now() + CALL_MAX;
         if !recorder::close_epoch(|| Instant::now() > until) {
-            return Err("a call of the program that writes to a file takes too long");
+            return Err("a call of the program that reads or writes a file takes too long");
         }
         let state = &mut *guard;
         let (before, saved) = (state.journal.epoch(), state.journal.saved());
@@ -141,10 +150,15 @@ impl Beginning {
         state.journal.begin(epoch);
         state.checkpoints.insert(checkpoint, epoch);
         state.tracker.begin_epoch(state.contents.values().sum());
+        state.reads.clear();
         let folder = state.journal.folder().as_os_str().as_encoded_bytes().to_vec();
         let mut streams = Vec::new();
         for fd in numbers() {
-            let writes = system::flags_of(fd) & libc::O_ACCMODE != libc::O_RDONLY;
+            let access = system::flags_of(fd) & libc::O_ACCMODE;
+            if access != libc::O_WRONLY && recorder::stream(fd) != NO_STREAM {
+                state.note_read_of(fd);
+            }
+            let writes = access != libc::O_RDONLY;
             let Some(stat) = system::fstat(fd).filter(|stat| writes && system::is_regular(stat))
             else {
                 continue;
@@ -164,9 +178,17 @@ impl Beginning {
                 streams.push(Stream { fd, reader, path, id, is_anywhere, size, is_saved });
             }
         }
-        for path in mapped_files() {
+        for (path, writes) in mapped_files() {
             let path = Place::of(&[&path]);
             if state.is_left_out(path.bytes()) {
+                continue;
+            }
+            if let Ok(stat) = path.stat(true)
+                && system::is_regular(&stat)
+            {
+                state.note_read(&path, &stat);
+            }
+            if !writes {
                 continue;
             }
             let Some(fd) = path.open(libc::O_RDONLY | libc::O_NONBLOCK) else { continue };

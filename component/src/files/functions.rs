@@ -4,7 +4,7 @@
 //! Of Open MPI's objects only those of MPI-IO: others keep their own state in files. The C
 //! library's own calls (stdio) are not reached: see `streams`.
 
-use crate::files::{descriptors, names, streams};
+use crate::files::{descriptors, names, reads, streams};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use rustbtl_process::freeze::got::{self, Objects};
@@ -53,14 +53,16 @@ const NOT_THE_PROGRAMS: [&[u8]; 9] = [
     b"libucs",
     b"libfabric",
 ];
-/// Those of them that write to the program's files: MPI-IO.
-const WRITE_FOR_IT: [&[u8]; 5] =
-    [b"mca_io_", b"mca_fs_", b"mca_fbtl_", b"mca_fcoll_", b"mca_sharedfp_"];
+/// Those of them that write to the program's files: MPI-IO, which is in components of its own, or
+/// in the library (Open MPI 5.0). Other files of that library's are left out by their names.
+const WRITE_FOR_IT: [&[u8]; 6] =
+    [b"mca_io_", b"mca_fs_", b"mca_fbtl_", b"mca_fcoll_", b"mca_sharedfp_", b"libmpi."];
 
 /// All of them, and the addresses of ours.
 fn functions() -> Vec<(&'static Function, usize)> {
     let mut all = descriptors::functions();
     all.extend(names::functions());
+    all.extend(reads::functions());
     all.extend(streams::functions());
     all
 }

@@ -6,6 +6,7 @@ pub mod descriptors;
 pub mod epoch;
 pub mod functions;
 pub mod names;
+pub mod reads;
 pub mod recorder;
 pub mod streams;
 pub mod system;

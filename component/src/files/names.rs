@@ -17,7 +17,9 @@ static MKDIR: Function = Function::of(&[c"mkdir"]);
 static MKDIRAT: Function = Function::of(&[c"mkdirat"]);
 static RMDIR: Function = Function::of(&[c"rmdir"]);
 static LINK: Function = Function::of(&[c"link"]);
+static LINKAT: Function = Function::of(&[c"linkat"]);
 static SYMLINK: Function = Function::of(&[c"symlink"]);
+static SYMLINKAT: Function = Function::of(&[c"symlinkat"]);
 static TRUNCATE: Function = Function::of(&[c"truncate64", c"truncate"]);
 
 const HERE: c_int = libc::AT_FDCWD;
@@ -35,7 +37,9 @@ pub fn functions() -> Vec<(&'static Function, usize)> {
         (&MKDIRAT, mkdirat as *const ()),
         (&RMDIR, rmdir as *const ()),
         (&LINK, link as *const ()),
+        (&LINKAT, linkat as *const ()),
         (&SYMLINK, symlink as *const ()),
+        (&SYMLINKAT, symlinkat as *const ()),
         (&TRUNCATE, truncate as *const ()),
     ]
     .map(|(function, own)| (function, own.expose_provenance()))
@@ -87,7 +91,7 @@ unsafe fn place(folder: c_int, path: *const c_char) -> Option<Path> {
         return None;
     }
     // SAFETY: the caller's promise.
-    Path::given(folder, unsafe { CStr::from_ptr(path) })
+    Path::given(folder, unsafe { CStr::from_ptr(path) }).map(Path::in_real_folder)
 }
 
 /// A file gets another name by a call.
@@ -270,6 +274,30 @@ unsafe extern "C" fn link(from: *const c_char, to: *const c_char) -> c_int {
     let call = || stock!(LINK(from => *const c_char, to => *const c_char) -> c_int);
     // SAFETY: the caller's promise.
     unsafe { made(HERE, to, false, call) }
+}
+
+unsafe extern "C" fn linkat(
+    from_folder: c_int,
+    from: *const c_char,
+    to_folder: c_int,
+    to: *const c_char,
+    flags: c_int,
+) -> c_int {
+    let call = || {
+        stock!(LINKAT(
+            from_folder => c_int, from => *const c_char, to_folder => c_int,
+            to => *const c_char, flags => c_int
+        ) -> c_int)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { made(to_folder, to, false, call) }
+}
+
+unsafe extern "C" fn symlinkat(from: *const c_char, folder: c_int, to: *const c_char) -> c_int {
+    let call =
+        || stock!(SYMLINKAT(from => *const c_char, folder => c_int, to => *const c_char) -> c_int);
+    // SAFETY: the caller's promise.
+    unsafe { made(folder, to, false, call) }
 }
 
 unsafe extern "C" fn symlink(from: *const c_char, to: *const c_char) -> c_int {

@@ -21,11 +21,11 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize
 use libc::stat;
 use rustbtl_checkpoint::file_undo::{Entry, FileId, Need, Tracker};
 use rustbtl_process::file_undo::Journal;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
 /// Descriptor numbers for which something is noted; others are looked at each time.
-const NUMBERS: usize = 1 << 16;
+pub const NUMBERS: usize = 1 << 16;
 
 /// By number: twice the epoch in which no write through it needs anything; one more: it is no file.
 static QUIET: [AtomicU32; NUMBERS] = [const { AtomicU32::new(0) }; NUMBERS];
@@ -48,6 +48,8 @@ pub const NO_STREAM: u8 = 0;
 pub const SEQUENTIAL: u8 = 1;
 /// One that may write anywhere.
 pub const ANYWHERE: u8 = 2;
+/// One that reads only.
+pub const READS: u8 = 3;
 
 /// What the lock protects.
 pub struct Recorder {
@@ -61,6 +63,8 @@ pub struct Recorder {
     pub(super) session: Vec<u8>,
     /// Where files are that lost their name in this epoch or an earlier one, and may be open.
     pub(super) saved_as: BTreeMap<FileId, Vec<u8>>,
+    /// Noted as read in this epoch, with a hash of the path.
+    pub(super) reads: BTreeSet<(FileId, u64)>,
     saved: u64,
     is_named: bool,
 }
@@ -134,6 +138,7 @@ pub fn start(journal: Journal, budget: u64, session: Vec<u8>) {
         checkpoints: BTreeMap::new(),
         session,
         saved_as: BTreeMap::new(),
+        reads: BTreeSet::new(),
         saved: 0,
         is_named: false,
     };
@@ -152,6 +157,11 @@ pub fn stop() {
         IS_ON.store(false, Ordering::Relaxed);
         guard.journal.remove_if_temporary();
     }
+}
+
+/// The number of the epoch.
+pub fn epoch() -> u32 {
+    EPOCH.load(Ordering::SeqCst)
 }
 
 /// Is anything recorded?
@@ -250,6 +260,7 @@ pub fn moved() {
 
 /// The number was closed, or is another file's now.
 pub fn forget(fd: c_int) {
+    crate::files::reads::forget(fd);
     if let Some(quiet) = usize::try_from(fd).ok().and_then(|fd| QUIET.get(fd)) {
         quiet.store(0, Ordering::Relaxed);
     }

@@ -6,7 +6,9 @@
 //! checkpoint while all threads are suspended (`epoch`).
 
 use crate::files::functions::{Function, stock};
-use crate::files::recorder::{self, ANYWHERE, Guard, NO_STREAM, Recorder, SEQUENTIAL, id_of};
+use crate::files::recorder::{
+    self, ANYWHERE, Guard, NO_STREAM, READS, Recorder, SEQUENTIAL, id_of,
+};
 use crate::files::system::{self, Path};
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use libc::{FILE, off_t};
@@ -84,6 +86,12 @@ impl Recorder {
         if !system::is_regular(&stat) || self.is_left_out(path.bytes()) {
             return recorder::set_stream(fd, NO_STREAM);
         }
+        if system::flags_of(fd) & libc::O_ACCMODE != libc::O_WRONLY {
+            self.note_read(&path, &stat);
+        }
+        if mode == Mode::Reads {
+            return recorder::set_stream(fd, READS);
+        }
         self.declare(&path, &stat);
         let size = stat.st_size as u64;
         let need = match mode {
@@ -129,7 +137,7 @@ unsafe fn opened(
         Ok(stat) => system::is_regular(&stat),
         Err(error) => error == libc::ENOENT,
     };
-    if !is_file || mode == Mode::Reads && old.is_none() {
+    if !is_file {
         return without();
     }
     let Some(mut recorder) = recorder::enter() else { return without() };
@@ -152,7 +160,7 @@ unsafe fn opened(
     if creates {
         recorder.after_creation(&place, fd);
     }
-    if fd >= 0 && mode != Mode::Reads {
+    if fd >= 0 {
         recorder.stream_opened(fd, mode);
     }
     stream
@@ -182,14 +190,14 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     // SAFETY: the caller's promise.
     let text = if mode.is_null() { &[][..] } else { unsafe { CStr::from_ptr(mode) }.to_bytes() };
     let reads = mode_of(text) == Mode::Reads;
-    if !reads
-        && system::fstat(fd).is_some_and(|stat| system::is_regular(&stat))
+    if system::fstat(fd).is_some_and(|stat| system::is_regular(&stat))
         && let Some(mut recorder) = recorder::enter()
     {
         let size = system::fstat(fd).map_or(0, |stat| stat.st_size as u64);
         let appends = system::flags_of(fd) & libc::O_APPEND != 0;
         let at_end = appends || system::offset_of(fd) >= size;
-        recorder.stream_opened(fd, if at_end { Mode::Appends } else { Mode::Updates });
+        let mode = if at_end { Mode::Appends } else { Mode::Updates };
+        recorder.stream_opened(fd, if reads { Mode::Reads } else { mode });
     }
     stock!(FDOPEN(fd => c_int, mode => *const c_char) -> *mut FILE)
 }
@@ -247,7 +255,7 @@ unsafe extern "C" fn fsetpos(stream: *mut FILE, position: *const c_void) -> c_in
 pub fn assume(fd: c_int) {
     let flags = system::flags_of(fd);
     let kind = match flags & libc::O_ACCMODE {
-        libc::O_RDONLY => return,
+        libc::O_RDONLY => READS,
         libc::O_WRONLY => SEQUENTIAL,
         _ if flags & libc::O_APPEND != 0 => SEQUENTIAL,
         _ => ANYWHERE,

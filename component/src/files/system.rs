@@ -80,6 +80,21 @@ impl Path {
         Some(base)
     }
 
+    /// The same name in its folder without symbolic links, as far as that is there.
+    pub fn in_real_folder(self) -> Self {
+        let Some(end) = self.bytes().iter().rposition(|byte| *byte == b'/') else { return self };
+        let (folder, name) = (Self::of(&[&self.bytes()[..end + 1]]), &self.bytes()[end + 1..]);
+        if matches!(name, b"" | b"." | b"..") {
+            return self;
+        }
+        let Some(fd) = folder.open(libc::O_PATH | libc::O_DIRECTORY) else { return self };
+        let real = Self::of_descriptor(fd);
+        close(fd);
+        let Some(real) = real else { return self };
+        let slash: &[u8] = if real.bytes() == b"/" { b"" } else { b"/" };
+        Self::of(&[real.bytes(), slash, name])
+    }
+
     /// Where an open file is.
     pub fn of_descriptor(fd: c_int) -> Option<Self> {
         let link = Self::of_link(fd);
@@ -155,6 +170,13 @@ pub fn set_size(fd: c_int, size: u64) -> bool {
     call(libc::SYS_ftruncate, [fd as usize, size as usize, 0, 0, 0]) == 0
 }
 
+/// Time of day in nanoseconds, as the kernel has it.
+pub fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    call(libc::SYS_clock_gettime, [libc::CLOCK_REALTIME as usize, (&raw mut now).addr(), 0, 0, 0]);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// close(2).
 pub fn close(fd: c_int) {
     call(libc::SYS_close, [fd as usize, 0, 0, 0, 0]);
@@ -189,6 +211,11 @@ mod tests {
         assert_eq!(flags_of(fd) & libc::O_ACCMODE, libc::O_RDONLY);
         assert_eq!(Path::of_link(1200).bytes(), b"/proc/self/fd/1200");
         close(fd);
+        let dotted = Path::of(&[b"/proc/./self/../self/status"]).in_real_folder();
+        let own = format!("/proc/{}/status", std::process::id());
+        assert_eq!(dotted.bytes(), own.as_bytes());
+        assert_eq!(Path::of(&[b"/a"]).in_real_folder().bytes(), b"/a");
+        assert_eq!(Path::of(&[b"/no/such/file"]).in_real_folder().bytes(), b"/no/such/file");
         assert_eq!(Path::of(&[b"/no/such"]).stat(true).err(), Some(libc::ENOENT));
     }
 }

@@ -3,7 +3,7 @@
 //! System calls without libc, and after [`Journal::begin`] no allocation as long as paths have
 //! their usual length: it is written to while other threads are suspended, too.
 
-use super::{epoch_of, journal_name};
+use super::{epoch_of, journal_name, reads_name};
 use crate::private_files::Folder;
 use crate::raw::{self, Errno};
 use core::ops::Range;
@@ -22,6 +22,8 @@ pub struct Journal {
     folder: PathBuf,
     /// Path of the journal, ended by 0.
     path: Vec<u8>,
+    /// That of the file beside it in which reads are noted.
+    reads: Vec<u8>,
     epoch: u64,
     fd: RawFd,
     /// Bytes in it; what was in it before the last entry.
@@ -31,6 +33,19 @@ pub struct Journal {
     durable: bool,
     entry: Vec<u8>,
     piece: Vec<u8>,
+}
+
+/// Opens a file of the folder to be written, and makes it. `path` ends with a 0.
+fn open(path: &[u8], how: i32) -> Result<usize, Errno> {
+    let flags = libc::O_WRONLY
+        | libc::O_CREAT
+        | libc::O_CLOEXEC
+        | libc::O_NOFOLLOW
+        | libc::O_NONBLOCK
+        | how;
+    let a = [libc::AT_FDCWD as usize, path.as_ptr().addr(), flags as usize, 0o600, 0, 0];
+    // SAFETY: the kernel reads the path up to its 0.
+    unsafe { raw::call(libc::SYS_openat, a) }
 }
 
 impl Journal {
@@ -43,6 +58,7 @@ impl Journal {
         Ok(Self {
             folder: folder.to_owned(),
             path: Vec::with_capacity(4200),
+            reads: Vec::with_capacity(4200),
             epoch: 0,
             fd: -1,
             bytes: [0; 2],
@@ -77,11 +93,14 @@ impl Journal {
     pub fn begin(&mut self, epoch: u64) {
         self.close();
         (self.epoch, self.saved) = (epoch, 0);
-        self.path.clear();
-        self.path.extend_from_slice(self.folder.as_os_str().as_bytes());
-        self.path.push(b'/');
-        self.path.extend_from_slice(journal_name(epoch).as_bytes());
-        self.path.push(0);
+        let names = [(&mut self.path, journal_name(epoch)), (&mut self.reads, reads_name(epoch))];
+        for (path, name) in names {
+            path.clear();
+            path.extend_from_slice(self.folder.as_os_str().as_bytes());
+            path.push(b'/');
+            path.extend_from_slice(name.as_bytes());
+            path.push(0);
+        }
     }
 
     /// This is a restored process, in which the descriptor does not exist.
@@ -98,15 +117,7 @@ impl Journal {
 
     fn opened(&mut self) -> Result<RawFd, Errno> {
         if self.fd < 0 {
-            let flags = libc::O_WRONLY
-                | libc::O_CREAT
-                | libc::O_CLOEXEC
-                | libc::O_NOFOLLOW
-                | libc::O_NONBLOCK;
-            let a =
-                [libc::AT_FDCWD as usize, self.path.as_ptr().addr(), flags as usize, 0o600, 0, 0];
-            // SAFETY: the kernel reads the path up to its 0.
-            let fd = unsafe { raw::call(libc::SYS_openat, a) }?;
+            let fd = open(&self.path, 0)?;
             let high = [fd, libc::F_DUPFD_CLOEXEC as usize, FD_LEAST, 0];
             self.fd = match raw::plain(libc::SYS_fcntl, high) {
                 Ok(high) => {
@@ -134,6 +145,29 @@ impl Journal {
         }
         self.bytes = [end + self.entry.len() as u64, end];
         Ok(())
+    }
+
+    /// Notes that the process reads a file (invariant 6 of `rustbtl_checkpoint::file_undo`).
+    pub fn note_read(&mut self, path: &[u8], changed_ns: u64) -> Result<(), Errno> {
+        Entry::Reads { path, changed_ns }.encode(&mut self.entry);
+        let fd = open(&self.reads, libc::O_APPEND)?;
+        let end = raw::plain(libc::SYS_lseek, [fd, 0, libc::SEEK_END as usize, 0]);
+        let a = [fd, self.entry.as_ptr().addr(), self.entry.len(), 0, 0, 0];
+        // SAFETY: the kernel reads the entry.
+        let written = unsafe { raw::call(libc::SYS_write, a) };
+        let written = match written {
+            Ok(count) if count < self.entry.len() => Err(Errno(libc::ENOSPC)),
+            written => written,
+        };
+        if let (Err(_), Ok(end)) = (&written, end) {
+            // What comes behind half an entry would not be read.
+            let _ = raw::plain(libc::SYS_ftruncate, [fd, end, 0, 0]);
+        }
+        if self.durable {
+            let _ = raw::plain(libc::SYS_fdatasync, [fd, 0, 0, 0]);
+        }
+        raw::close(fd as RawFd);
+        written.map(drop)
     }
 
     /// Writes what is encoded.
@@ -210,7 +244,8 @@ impl Journal {
         let Ok(folder) = Folder::open(&self.folder) else { return };
         for name in folder.names().unwrap_or_default() {
             let text = name.to_str().unwrap_or_default();
-            let of = epoch_of(text, "epoch-").or_else(|| epoch_of(text, "saved-"));
+            let of = ["epoch-", "saved-", "reads-", "kept-"].into_iter();
+            let of = of.filter_map(|kind| epoch_of(text, kind)).next();
             if of.is_some_and(|of| of < epoch) {
                 let _ = folder.remove(&name);
             }

@@ -1,15 +1,16 @@
 //! Undoing journals, before the process is made.
 
+use super::readers::{self, Missing, Reads};
 use super::{epoch_of, journal_name};
 use crate::error::ProcessImageError;
 use crate::private_files::Folder;
 use rustbtl_checkpoint::file_undo::{Entry, HEAD_BYTES, Head, Shape, Step, steps};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// What is rolled back.
@@ -37,14 +38,14 @@ const NO_ROOM: &str = "more of it was changed than vprotocol_correlated_file_und
 const SHARED: &str = "ranks of other sets write to it, too";
 
 /// A journal, and where its entries are.
-struct Opened {
+pub(super) struct Opened {
     file: File,
     entries: Vec<(u64, Head)>,
 }
 
 impl Opened {
-    /// Invariant 5: up to the first entry that is not whole. `wanted` says which bodies are read.
-    fn read(
+    /// Invariant 5: up to the first entry that is not whole. `names_only`: content is not read.
+    pub(super) fn read(
         file: File,
         mut seen: impl FnMut(usize, &Entry<'_>),
         names_only: bool,
@@ -92,17 +93,27 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<Vec<NotPutBack>, ProcessImageErr
         Err(error) if error.is_missing() => return Ok(Vec::new()),
         opened => opened?,
     };
+    // Of a rollback that was interrupted, maybe one to another snapshot.
+    for name in folder.names()? {
+        if let Some(epoch) = name.to_str().and_then(|name| epoch_of(name, "kept-")) {
+            Kept::named(epoch).put_back(&folder, epoch)?;
+        }
+    }
     let mut journals = BTreeMap::new();
-    let (mut own, mut shapes) = (BTreeSet::new(), Vec::new());
+    let (mut own, mut missing, mut shapes) = (BTreeSet::new(), Missing::new(), Vec::new());
     for name in folder.names()? {
         let Some(epoch) = name.to_str().and_then(|name| epoch_of(name, "epoch-")) else { continue };
         if epoch < what.epoch {
             continue;
         }
         let mut begun = 0;
+        let mut without_room = Vec::new();
         let seen = |index: usize, entry: &Entry<'_>| {
             if *entry == (Entry::Begun {}) {
                 begun = index + 1;
+            }
+            if let Entry::Missing { path } = *entry {
+                without_room.push((index, path.to_vec()));
             }
             own.extend(entry.paths().into_iter().flatten().map(<[u8]>::to_vec));
         };
@@ -110,10 +121,28 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<Vec<NotPutBack>, ProcessImageErr
         let shown = what.folder.join(&name).display().to_string();
         let journal =
             Opened::read(journal, seen, false).map_err(ProcessImageError::system(shown))?;
+        for (index, path) in without_room {
+            *missing.entry(path).or_insert(true) &= index < begun;
+        }
         shapes.push(Shape { epoch, entries: journal.entries.len(), begun });
         journals.insert(epoch, journal);
     }
-    let shared = if what.alone { shared_with_others(what.folder, &own) } else { BTreeSet::new() };
+    // Before anything is changed: others may have to be rolled back, too (6).
+    readers::must_be_unread(&folder, what.epoch, &missing, what.alone)?;
+    let shared = if what.alone {
+        let reads = Reads::since(&folder, what.epoch)?;
+        let names = own.iter().chain(reads.paths()).cloned().collect();
+        let theirs = shared_with_others(what.folder, &names);
+        reads.must_be_alone(&theirs)?;
+        theirs.intersection(&own).cloned().collect()
+    } else {
+        BTreeSet::new()
+    };
+    let kept = if shared.is_empty() && missing.is_empty() {
+        Kept::named(what.epoch)
+    } else {
+        Kept::before(&folder, what.epoch, &journals, &shapes, &shared)?
+    };
     let mut left = Left::default();
     for step in steps(&shapes, what.epoch) {
         let failed = |error: io::Error| ProcessImageError::System {
@@ -158,7 +187,90 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<Vec<NotPutBack>, ProcessImageErr
         let shown = what.folder.display().to_string();
         journal.file.set_len(end).map_err(ProcessImageError::system(shown))?;
     }
+    drop(journals);
+    kept.put_back(&folder, what.epoch)?;
     Ok(left.0)
+}
+
+/// What is not undone, and stays in the journal for a rollback of all: entries of files that others
+/// write to, and what has no room. Beside it from before the first change until it is there again,
+/// so that a rollback may end anywhere (invariant 3).
+struct Kept(OsString);
+
+impl Kept {
+    fn named(to: u64) -> Self {
+        Self(format!("kept-{to}").into())
+    }
+
+    fn before(
+        folder: &Folder,
+        to: u64,
+        journals: &BTreeMap<u64, Opened>,
+        shapes: &[Shape],
+        shared: &BTreeSet<Vec<u8>>,
+    ) -> Result<Self, ProcessImageError> {
+        let kept = Self::named(to);
+        let written = kept.write(folder, to, journals, shapes, shared);
+        written.map_err(|error| ProcessImageError::System {
+            what: format!("keeping what is not put back in {}", folder.path().display()),
+            error,
+        })?;
+        Ok(kept)
+    }
+
+    fn write(
+        &self,
+        folder: &Folder,
+        to: u64,
+        journals: &BTreeMap<u64, Opened>,
+        shapes: &[Shape],
+        shared: &BTreeSet<Vec<u8>>,
+    ) -> io::Result<()> {
+        let new = folder.path().join(format!("kept-{to}.new"));
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = BufWriter::new(options.custom_flags(libc::O_NOFOLLOW).open(&new)?);
+        let mut encoded = Vec::new();
+        let mut shapes: Vec<&Shape> = shapes.iter().collect();
+        shapes.sort_by_key(|shape| shape.epoch);
+        for shape in shapes {
+            // What belongs to later snapshots is undone as well.
+            let first = if shape.epoch == to { shape.begun } else { 0 };
+            for index in first..shape.entries {
+                let body = journals[&shape.epoch].body(index)?;
+                let Ok(entry) = Entry::decode(&body) else { continue };
+                let is_shared = entry.paths().into_iter().flatten().any(|of| shared.contains(of));
+                if is_shared || matches!(entry, Entry::Missing { .. }) {
+                    entry.encode(&mut encoded);
+                    file.write_all(&encoded)?;
+                }
+            }
+        }
+        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        fs::rename(&new, folder.path().join(&self.0))
+    }
+
+    fn put_back(self, folder: &Folder, to: u64) -> Result<(), ProcessImageError> {
+        let from = folder.path().join(&self.0);
+        let mut kept = match File::open(&from) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            opened => opened.map_err(ProcessImageError::system(from.display().to_string()))?,
+        };
+        let journal = folder.path().join(journal_name(to));
+        let mut options = OpenOptions::new();
+        options.append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let appended = options.open(&journal).and_then(|mut file| {
+            // What comes behind half an entry would not be read.
+            let whole = Opened::read(File::open(&journal)?, |_, _| (), false)?.entries;
+            let end = whole.last().map_or(0, |(at, head)| at + (HEAD_BYTES + head.bytes) as u64);
+            file.set_len(end)?;
+            io::copy(&mut kept, &mut file)?;
+            file.sync_all()
+        });
+        appended.map_err(ProcessImageError::system(journal.display().to_string()))?;
+        folder.remove(&self.0)?;
+        Ok(())
+    }
 }
 
 #[derive(Default)]
@@ -210,7 +322,7 @@ fn undo(entry: &Entry<'_>, folder: &Folder, left: &mut Left) -> io::Result<()> {
     let path = |bytes: &'_ [u8]| PathBuf::from(OsStr::from_bytes(bytes));
     let exists = |path: &Path| path.symlink_metadata().is_ok();
     let done = match *entry {
-        Entry::Writes { .. } | Entry::Begun {} => Ok(()),
+        Entry::Writes { .. } | Entry::Begun {} | Entry::Reads { .. } => Ok(()),
         Entry::Missing { path } => {
             left.add(path, NO_ROOM);
             Ok(())

@@ -158,8 +158,130 @@ fn a_file_that_another_set_writes_to_is_left_alone_and_named() {
     journal.begin(1);
     let file = File::options().read(true).open(&own).unwrap();
     journal.save(bytes(&shared), file.as_raw_fd(), 1..4).unwrap();
-    assert_eq!(place.back("set-0.rank-0", 1, false), []);
+    let left = place.back("set-0.rank-0", 1, false);
+    assert!(left.len() == 1 && left[0].path == Path::new("/full"), "{left:?}");
     assert_eq!(fs::read_to_string(&shared).unwrap(), "0123456789");
+}
+
+fn last_change(path: &Path) -> u64 {
+    let found = fs::metadata(path).unwrap();
+    (found.ctime() * 1_000_000_000 + found.ctime_nsec()) as u64
+}
+
+/// Can it be rolled back? Nothing is changed if not.
+fn refusal(place: &Place, alone: bool) -> Option<String> {
+    let folder = &place.process("set-0.rank-0");
+    let count = || fs::metadata(folder.join("epoch-1")).map(|found| found.len()).unwrap_or(0);
+    let before = count();
+    let refused = roll_back(&Rollback { folder, epoch: 1, alone }).err()?;
+    assert_eq!(count(), before);
+    Some(refused.to_string())
+}
+
+#[test]
+fn what_others_write_and_this_process_has_read_is_rolled_back_with_them() {
+    let place = Place::new("read-by-us");
+    let (file, other) = (place.file("file", "0123456789"), place.file("other", "0123456789"));
+    let mut theirs = place.journal("set-1.rank-1");
+    theirs.begin(9);
+    theirs.append(&Entry::Writes { path: bytes(&file) }).unwrap();
+    let mut journal = place.journal("set-0.rank-0");
+    journal.begin(1);
+    // What nobody else writes does not matter.
+    journal.note_read(bytes(&other), 0).unwrap();
+    assert_eq!(refusal(&place, true), None);
+    journal.note_read(bytes(&file), last_change(&file)).unwrap();
+    let refused = refusal(&place, true).unwrap();
+    assert!(refused.contains("/file is not") && refused.contains("with them only"), "{refused}");
+    assert_eq!(refusal(&place, false), None, "all together");
+    let folder = &place.process("set-0.rank-0");
+    assert!(roll_back(&Rollback { folder, epoch: 2, alone: true }).is_ok(), "read before that");
+}
+
+#[test]
+fn what_a_set_alone_leaves_is_put_back_when_all_are_rolled_back() {
+    let place = Place::new("kept");
+    let (shared, own) = (place.file("shared", "0123456789"), place.file("own", "0123456789"));
+    let mut theirs = place.journal("set-1.rank-1");
+    theirs.begin(9);
+    theirs.append(&Entry::Writes { path: bytes(&shared) }).unwrap();
+    let mut journal = place.journal("set-0.rank-0");
+    journal.begin(1);
+    journal.append(&Entry::Begun {}).unwrap();
+    for epoch in 1..=2 {
+        journal.begin(epoch);
+        change(&mut journal, &shared);
+        change(&mut journal, &own);
+        journal.append(&Entry::Missing { path: b"/full" }).unwrap();
+    }
+    for _ in 0..2 {
+        let left = place.back("set-0.rank-0", 1, true);
+        assert!(left.iter().any(|left| left.path == shared) && left.len() == 2, "{left:?}");
+        assert_eq!(fs::read_to_string(&own).unwrap(), "0123456789");
+        assert_eq!(fs::read_to_string(&shared).unwrap(), "0new456789");
+        // Its replay changes it again: what it records now is of the future.
+        let mut journal = place.journal("set-0.rank-0");
+        journal.begin(1);
+        change(&mut journal, &shared);
+    }
+    // Interrupted when all was undone.
+    let kept = place.process("set-0.rank-0").join("kept-1");
+    let journal = fs::read(place.process("set-0.rank-0").join("epoch-1")).unwrap();
+    let begun = {
+        let mut bytes = Vec::new();
+        Entry::Begun {}.encode(&mut bytes);
+        bytes.len()
+    };
+    fs::write(&kept, &journal[begun..]).unwrap();
+    fs::write(place.process("set-0.rank-0").join("epoch-1"), &journal[..begun]).unwrap();
+    let left = place.back("set-0.rank-0", 1, false);
+    assert!(!kept.exists());
+    assert_eq!(left.len(), 1, "what has no room: {left:?}");
+    assert_eq!(fs::read_to_string(&shared).unwrap(), "0123456789");
+}
+
+#[test]
+fn what_a_snapshot_had_no_room_for_matters_if_it_was_changed() {
+    let place = Place::new("large");
+    let file = place.file("file", "0123456789");
+    let mut journal = place.journal("set-0.rank-0");
+    journal.begin(1);
+    journal.note_read(bytes(&file), last_change(&file)).unwrap();
+    journal.append(&Entry::Missing { path: bytes(&file) }).unwrap();
+    journal.append(&Entry::Begun {}).unwrap();
+    assert_eq!(refusal(&place, true), None);
+    std::thread::sleep(std::time::Duration::from_millis(30));
+    place.file("file", "changed");
+    assert!(refusal(&place, true).is_some());
+}
+
+#[test]
+fn what_has_no_room_and_was_read_ends_a_rollback() {
+    let place = Place::new("no-room");
+    let file = place.file("file", "0123456789");
+    let mut journal = place.journal("set-0.rank-0");
+    journal.begin(1);
+    let written = |journal: &mut Journal| {
+        journal.append(&Entry::Missing { path: bytes(&file) }).unwrap();
+    };
+    written(&mut journal);
+    assert_eq!(place.back("set-0.rank-0", 1, true).len(), 1, "nobody reads it");
+    for (who, alone, refused) in [
+        ("set-1.rank-1", true, false),
+        ("set-1.rank-1", false, true),
+        ("set-0.rank-2", true, true),
+        ("set-0.rank-0", true, true),
+    ] {
+        journal.begin(1);
+        written(&mut journal);
+        let mut reader = place.journal(who);
+        reader.begin(5);
+        reader.note_read(bytes(&file), 0).unwrap();
+        let found = refusal(&place, alone);
+        assert_eq!(found.is_some(), refused, "{who} {alone}");
+        assert!(found.is_none_or(|text| text.contains("file_undo_max") && text.contains(who)));
+        reader.remove_before(6);
+    }
 }
 
 #[test]
@@ -170,13 +292,14 @@ fn journals_that_nobody_needs_are_removed() {
     for epoch in 1..=3 {
         journal.begin(epoch);
         journal.append(&Entry::Writes { path: b"/a" }).unwrap();
+        journal.note_read(b"/a", 7).unwrap();
         fs::write(folder.join(format!("saved-{epoch}-7")), "").unwrap();
     }
     journal.remove_before(3);
     let mut names: Vec<_> =
         fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
-    assert_eq!(names, ["epoch-3", "saved-3-7"]);
+    assert_eq!(names, ["epoch-3", "reads-3", "saved-3-7"]);
     journal.remove_if_temporary();
     assert!(folder.exists(), "it belongs to checkpoints");
     journal.remove();

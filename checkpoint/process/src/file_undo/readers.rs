@@ -1,0 +1,135 @@
+//! Which files a process has read since its snapshot, and may not find as they were (invariant 6).
+//!
+//! A rollback that leaves a file as it is must not give another answer: what a process reads again
+//! has to be what it read before. So nobody is rolled back alone who has read a file that ranks of
+//! other sets write to, and nobody at all who has read one that is not put back.
+
+use super::epoch_of;
+use super::rollback::Opened;
+use crate::error::ProcessImageError;
+use crate::private_files::{FileError, Folder};
+use rustbtl_checkpoint::file_undo::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+const WRITTEN_BY_OTHERS: &str = "this rank has read it since, and ranks of other sets write to \
+                                 it: it can be rolled back with them only";
+const NO_ROOM: &str = "more of it was changed than vprotocol_correlated_file_undo_max permits, or \
+                       it could not be read, and ranks read it after that checkpoint: their \
+                       results could be wrong. Permit more with a higher value; if the program \
+                       does not depend on what it finds there, remove these notes and restart";
+
+/// Files that a process has read, and when they had been changed last at that moment; 0: nobody can
+/// say.
+#[derive(Default)]
+pub(super) struct Reads(BTreeMap<Vec<u8>, u64>);
+
+impl Reads {
+    /// What the process with this folder has read since an epoch began.
+    pub(super) fn since(folder: &Folder, epoch: u64) -> Result<Self, ProcessImageError> {
+        let mut reads = BTreeMap::new();
+        for name in folder.names()? {
+            let of = name.to_str().and_then(|name| epoch_of(name, "reads-"));
+            if of.is_none_or(|of| of < epoch) {
+                continue;
+            }
+            let seen = |_: usize, entry: &Entry<'_>| {
+                if let Entry::Reads { path, changed_ns } = *entry {
+                    let first = reads.entry(path.to_vec()).or_insert(changed_ns);
+                    *first = changed_ns.min(*first);
+                }
+            };
+            let file = match folder.file(&name) {
+                // A process that runs removes what nobody needs any more.
+                Err(FileError::System { error, .. })
+                    if error.kind() == std::io::ErrorKind::NotFound =>
+                {
+                    continue;
+                }
+                opened => opened?,
+            };
+            let shown = folder.path().join(&name).display().to_string();
+            Opened::read(file, seen, false).map_err(ProcessImageError::system(shown))?;
+        }
+        Ok(Self(reads))
+    }
+
+    /// Their paths.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &Vec<u8>> {
+        self.0.keys()
+    }
+
+    /// Nobody has changed it since it was read first.
+    fn is_unchanged(&self, path: &[u8]) -> bool {
+        let before = self.0.get(path).copied().filter(|before| *before != 0);
+        let Ok(now) = fs::metadata(OsStr::from_bytes(path)) else { return false };
+        let now = u64::try_from(now.ctime() * 1_000_000_000 + now.ctime_nsec());
+        before.is_some_and(|before| now == Ok(before))
+    }
+
+    /// Ranks of other sets write to `theirs`: can it be rolled back without them?
+    pub(super) fn must_be_alone(
+        &self,
+        theirs: &BTreeSet<Vec<u8>>,
+    ) -> Result<(), ProcessImageError> {
+        let read = theirs.iter().find(|path| self.0.contains_key(*path));
+        read.map_or(Ok(()), |path| {
+            let what = format!("{} is not put back to what it was", shown(path));
+            Err(ProcessImageError::Refused { what, reason: WRITTEN_BY_OTHERS })
+        })
+    }
+}
+
+/// Files that are not put back. True: since the snapshot itself, whether they were changed after it
+/// or not.
+pub(super) type Missing = BTreeMap<Vec<u8>, bool>;
+
+/// Nobody who is rolled back to this epoch may have read what is not put back. Who is: the ranks of
+/// this set, or all of the job.
+pub(super) fn must_be_unread(
+    folder: &Folder,
+    epoch: u64,
+    missing: &Missing,
+    alone: bool,
+) -> Result<(), ProcessImageError> {
+    let set =
+        |name: &OsStr| name.to_str().and_then(|name| Some(name.split_once('.')?.0.to_owned()));
+    let (Some(job), Some(own)) = (folder.path().parent(), folder.path().file_name()) else {
+        return Ok(());
+    };
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let own_reads = Reads::since(folder, epoch)?;
+    let is_other = |(path, always): &(&Vec<u8>, &bool)| !**always || !own_reads.is_unchanged(path);
+    let missing: Vec<&Vec<u8>> = missing.iter().filter(is_other).map(|(path, _)| path).collect();
+    let refused = |path: &Vec<u8>, by: &OsString| {
+        let notes = job.join(by).join("reads-*");
+        let what = format!("{} is not put back to what it was ({})", shown(path), notes.display());
+        Err(ProcessImageError::Refused { what, reason: NO_ROOM })
+    };
+    let is_read = |reads: &Reads| missing.iter().find(|path| reads.0.contains_key(**path)).copied();
+    if let Some(path) = is_read(&own_reads) {
+        return refused(path, &own.to_owned());
+    }
+    let all = Folder::open(job)?;
+    for name in all.names()? {
+        if name == own || alone && set(&name) != set(own) {
+            continue;
+        }
+        let Ok(of) = all.folder(&name) else { continue };
+        // Whatever epoch of its own it was.
+        if let Some(path) = is_read(&Reads::since(&of, 0)?) {
+            return refused(path, &name);
+        }
+    }
+    Ok(())
+}
+
+fn shown(path: &[u8]) -> impl core::fmt::Display + '_ {
+    Path::new(OsStr::from_bytes(path)).display()
+}

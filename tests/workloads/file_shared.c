@@ -1,0 +1,108 @@
+/* Ranks of several nodes that use one file, in these ways:
+ *   both      each writes its own place and reads that of the one in front of it;
+ *   reader    rank 0 writes it, all others read it after its message;
+ *   once      rank 0 writes it in the beginning and closes it, all others read it all the time;
+ *   writers   each writes its own place, nobody reads it until the end.
+ * What is found must be what messages say.
+ * usage: file_shared ITERATIONS FOLDER GATE HOW */
+#define _GNU_SOURCE
+#include <mpi.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "gate.h"
+
+enum { RARELY = 1 << 30 };
+
+static int me, np;
+
+static void must(int k, int is_good, const char *what)
+{
+    if (!is_good) {
+        fprintf(stderr, "rank %d, iteration %d: %s: %s\n", me, k, what, strerror(errno));
+        MPI_Abort(MPI_COMM_WORLD, 3);
+    }
+}
+
+static uint64_t next(uint64_t value, uint64_t with)
+{
+    return value * 6364136223846793005ull + 2 * with + 1;
+}
+
+static void put(int k, int file, int place, uint64_t value)
+{
+    must(k, pwrite(file, &value, sizeof value, place * (off_t) sizeof value) == sizeof value,
+         "pwrite");
+}
+
+static uint64_t get(int k, int file, int place)
+{
+    uint64_t value;
+    must(k, pread(file, &value, sizeof value, place * (off_t) sizeof value) == sizeof value,
+         "pread");
+    return value;
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t value, from, of_root, all;
+    int iterations = atoi(argv[1]), limit = 0;
+    char path[4096];
+    const char *gate = argv[3], *how = argv[4];
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &me);
+    MPI_Comm_size(MPI_COMM_WORLD, &np);
+    int both = !strcmp(how, "both"), writers = !strcmp(how, "writers");
+    int every = !strcmp(how, "once") ? RARELY : 1;
+    snprintf(path, sizeof path, "%s/shared.%s", argv[2], how);
+    if (me == 0) {
+        int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        must(-1, file >= 0, path);
+        for (int rank = 0; rank < np; rank++)
+            put(-1, file, rank, 0);
+        close(file);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    int access = both ? O_RDWR : writers || me == 0 ? O_WRONLY : O_RDONLY;
+    int file = open(path, access);
+    must(-1, file >= 0, path);
+    value = of_root = (uint64_t) me;
+    for (int k = 0; k < iterations; k++) {
+        wait_at(gate, k, &limit);
+        if (both || writers || me == 0)
+            if (k % every == 0)
+                put(k, file, me, value);
+        MPI_Sendrecv(&value, 1, MPI_UINT64_T, (me + 1) % np, 0, &from, 1, MPI_UINT64_T,
+                     (me + np - 1) % np, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        if (both)
+            must(k, get(k, file, (me + np - 1) % np) == from, "the place of the one in front");
+        if (k % every == 0) {
+            of_root = value;
+            MPI_Bcast(&of_root, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
+            if (every == RARELY && me == 0)
+                close(file);
+        }
+        if (!both && !writers && me != 0)
+            must(k, get(k, file, 0) == of_root, "what rank 0 has written");
+        value = next(value, from);
+        /* Nobody writes again before all have read. */
+        MPI_Barrier(MPI_COMM_WORLD);
+        usleep(500);
+    }
+    if (writers && me == 0) {
+        close(file);
+        file = open(path, O_RDONLY);
+        for (int rank = 0; rank < np; rank++)
+            value = next(value, get(iterations, file, rank));
+    }
+    value = (value ^ value >> 29) * (2 * (uint64_t) me + 3);
+    MPI_Reduce(&value, &all, 1, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
+    if (me == 0)
+        printf("HASH %016llx\n", (unsigned long long) all);
+    MPI_Finalize();
+    return 0;
+}
