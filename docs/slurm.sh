@@ -8,14 +8,18 @@
 # minutes before the end of each, Slurm sends SIGUSR1 to this script, the job ends at a checkpoint,
 # and Slurm queues it again. The same after the loss of a node: it is restarted from the newest
 # checkpoint.
-# RUSTBTL_CHECKPOINTS: a directory that all nodes share; default: beside where sbatch was called.
+# RUSTBTL_CHECKPOINTS: a directory that all nodes share, for this job alone: if there is a checkpoint
+# in it, that is restarted, and not PROGRAM. Default: one beside where sbatch was called.
+# The command rustbtl has to be in PATH.
 
 dir=${RUSTBTL_CHECKPOINTS:-$SLURM_SUBMIT_DIR/checkpoints-$SLURM_JOB_ID}
 mkdir -p "$dir" || exit
+command -v rustbtl > /dev/null || { echo "slurm.sh: rustbtl is not in PATH" >&2; exit 1; }
 # To mpirun, SIGUSR1 means: a checkpoint, and then the end.
 options=(--mca vprotocol_correlated_checkpoint_signal USR1:exit)
 
-if rustbtl list "$dir" | grep -q global; then
+# Job, number and kind; a path may contain that word, too.
+if rustbtl list "$dir" | grep -qE '^[^ ]+ +[0-9]+ global '; then
     rustbtl restart "$dir" "${options[@]}" &
 else
     mpirun --mca pml v --mca vprotocol correlated \

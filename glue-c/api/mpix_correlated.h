@@ -2,8 +2,8 @@
  * For programs that want to request checkpoints themselves. No program has to.
  *
  * Link with -lmpix_correlated. Without the vprotocol component "correlated", or without protection
- * (--mca vprotocol_correlated_checkpoint_dir), the functions do nothing and return that: the same
- * binary runs everywhere.
+ * (--mca vprotocol_correlated_recover 0), the functions do nothing and return that: the same binary
+ * runs everywhere.
  */
 #ifndef MPIX_CORRELATED_H
 #define MPIX_CORRELATED_H

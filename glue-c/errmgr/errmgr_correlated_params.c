@@ -131,12 +131,13 @@ void mca_errmgr_correlated_register_params(void)
              "Mean time between failures of one correlated set (a node) in seconds, for "
              "vprotocol_correlated_checkpoint_interval auto.");
 #ifndef CORRELATED_VPROTOCOL /* there it is registered for the ranks, with its help */
-    (void) variable("overhead_max", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3, &p->overhead_max,
+    (void) variable("overhead_max", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_2, &p->overhead_max,
              "What protection may cost while nothing fails, in percent of the time. Checkpoints "
              "are taken as often as a third of it pays for (if "
              "vprotocol_correlated_checkpoint_interval does not say when); where the payload log "
-             "costs more than the rest, logging is suspended until the next checkpoint, and until "
-             "then a failure rolls back all ranks. 0: no limit.");
+             "costs more than the rest, logging towards the set that causes it is suspended until "
+             "its next checkpoint, and until then a failure of that set rolls back all ranks. 0: "
+             "no limit.");
 #endif
     renamed("set_interval", "set_checkpoint_interval", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3,
             &p->set_checkpoint_interval,
@@ -175,9 +176,8 @@ void mca_errmgr_correlated_register_params(void)
              "own node is cut off: the job waits until it is not.");
     (void) variable("launch_timeout", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3,
              &p->launch_timeout,
-             "Seconds, 5 or more. Under Slurm with Open MPI 4.1: if for so long no more of "
-             "mpirun's daemons report that they have been started, one cannot be, and the job "
-             "ends.");
+             "Seconds, 5 or more. Under Slurm: if for so long no more of mpirun's daemons report "
+             "that they have been started, one cannot be, and the job ends.");
     (void) variable("secret", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->secret,
              "How the secret with which the processes of the job recognise each other gets to the "
              "other nodes. clear: in Open MPI's launch message, where who can read the network "

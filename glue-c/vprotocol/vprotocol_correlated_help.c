@@ -3,6 +3,8 @@
  * DSO or, where we were built with Open MPI, among its own help texts.
  */
 #include "vprotocol_correlated.h"
+#include "compat.h"
+#include "said_once.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -13,6 +15,7 @@
 #include "ompi/runtime/mpiruntime.h"
 #include "opal/mca/installdirs/installdirs.h"
 #include "opal/util/output.h"
+#include "opal/util/proc.h"
 #include "opal/util/show_help.h"
 
 #define HELP_FILE "help-mca-vprotocol-correlated.txt"
@@ -67,8 +70,13 @@ void rustbtl_glue_help(const char *topic, const char *a, const char *b, const ch
     d = NULL == d ? "" : d;
     /* Open MPI would send it to a PMIx server: there is no connection to one any more, or srun has
      * started this process, and its server prints nothing. mpirun tells processes their number. */
-    if (help_file_found
-        && (mca_vprotocol_correlated_is_restored() || NULL == getenv("OMPI_COMM_WORLD_SIZE"))) {
+    bool is_alone =
+        mca_vprotocol_correlated_is_restored() || NULL == getenv("OMPI_COMM_WORLD_SIZE");
+    if (help_file_found && (is_alone || !CORRELATED_OMPI_5)) {
+        const char *const said[] = { HELP_FILE, topic, a, b, c, d };
+        if (!is_alone && !correlated_says_first(opal_process_info.job_session_dir, said, 6)) {
+            return;
+        }
         char *text = opal_show_help_string(HELP_FILE, topic, true, NULL == node ? "?" : node, rank,
                                            a, b, c, d);
         if (NULL != text) {

@@ -105,11 +105,12 @@ pub fn run(path: &Path, local: Option<&Path>) -> Result<(), String> {
     let listener = directory.listen().map_err(|error| format!("listening in {shown}: {error}"))?;
     let ready = listener.set_nonblocking(true);
     ready.map_err(|error| format!("listening in {shown}: {error}"))?;
-    if os::go_to_background().map_err(|error| format!("forking: {error}"))? {
+    // Guardians look at this process, not at the one that has made the listener: before that one
+    // ends and they can connect.
+    let in_background = || drop(os::listen_as_this_process(&listener));
+    if os::go_to_background(in_background).map_err(|error| format!("forking: {error}"))? {
         return Ok(());
     }
-    // Guardians look at this process.
-    let _ = os::listen_as_this_process(&listener);
     rustbtl_process::scheduling::be_prompt();
     crate::trace::start();
     tracing::info!("agent started in {shown}");
@@ -506,6 +507,7 @@ impl Agent {
             | ToNode::AdoptOnSpare { host: rank, .. }
             | ToNode::Abandon { host: rank, .. }
             | ToNode::End { rank, .. }
+            | ToNode::AllRestored { rank, .. }
             | ToNode::OutputAccepted { rank, .. }
             | ToNode::NoRestart { rank } => Some(*rank),
             _ => None,
@@ -561,7 +563,9 @@ impl Agent {
         for _ in 0..20 {
             if self.directory.leave().unwrap_or(true) {
                 if let Some(storage) = self.storage.take().filter(|_| self.guardians.is_empty()) {
-                    local::remove(storage.local.path());
+                    let path = storage.local.path().to_owned();
+                    drop(storage);
+                    local::remove_when_unlocked(&path);
                 }
                 return;
             }

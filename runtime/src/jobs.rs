@@ -130,8 +130,7 @@ pub fn find(name: Option<&str>) -> Result<RunningJob, String> {
         (1, _) => Ok(fitting.remove(0)),
         (_, true) => {
             Err("no protected job of this user runs on this host. Jobs are found on the host of \
-             mpirun, and are protected if mpirun is given --mca \
-             vprotocol_correlated_checkpoint_dir DIR"
+             mpirun, and are protected if mpirun is given --mca pml v --mca vprotocol correlated"
                 .into())
         }
         (0, false) => Err(format!("no job named {wanted}; there are: {}", names.join(", "))),

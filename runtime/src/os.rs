@@ -259,8 +259,9 @@ pub fn exit_now(code: i32) -> ! {
 }
 
 /// Forks, and continues in a session of its own: no terminal, no process group that others end.
-/// True: in the process that was there before. Only while there is one thread.
-pub fn go_to_background() -> io::Result<bool> {
+/// True: in the process that was there before. The other one calls `before_it_is_left` while it
+/// still has that one's output. Only while there is one thread.
+pub fn go_to_background(before_it_is_left: impl FnOnce()) -> io::Result<bool> {
     // SAFETY: no other thread exists whose locks the child could find held.
     let child = check(unsafe { libc::fork() })?;
     if child != 0 {
@@ -268,6 +269,7 @@ pub fn go_to_background() -> io::Result<bool> {
     }
     // SAFETY: no arguments.
     check(unsafe { libc::setsid() })?;
+    before_it_is_left();
     let null = File::options().read(true).write(true).open("/dev/null")?;
     for fd in 0..=2 {
         // SAFETY: two open descriptors.

@@ -62,6 +62,10 @@ pub type WhilePaused<'a> = &'a mut dyn FnMut(&Snapshot<'_>);
 /// Runs when everything is copied, before the threads are released; the same restrictions.
 pub type BeforeRelease<'a> = &'a mut dyn FnMut();
 
+/// Runs in the restored process when it is complete, before its threads are released; the same
+/// restrictions. An error ends the process.
+pub type AfterRestored<'a> = &'a mut dyn FnMut() -> Result<(), &'static str>;
+
 /// How to freeze. See `DESIGN.md`.
 pub struct FreezeOptions<'a> {
     /// Descriptors that the caller of `restore` supplies (stdio, the guardian's socket).
@@ -86,6 +90,8 @@ pub struct FreezeOptions<'a> {
     /// Called when memory that is shared is copied, for instance for a second barrier: a
     /// process that continues earlier changes what others still copy.
     pub before_release: Option<BeforeRelease<'a>>,
+    /// Called in each restored process, for instance to wait for others that are restored with it.
+    pub after_restored: Option<AfterRestored<'a>>,
     /// Needed for [`Copying::Pause`] and for falling back to it.
     pub while_paused: Option<WhilePaused<'a>>,
     /// Where the process records what it changes in files, and the epoch that begins now
@@ -111,6 +117,7 @@ impl Default for FreezeOptions<'_> {
             copying: Copying::default(),
             after_suspended: None,
             before_release: None,
+            after_restored: None,
             while_paused: None,
             file_undo: None,
             track_changes: false,

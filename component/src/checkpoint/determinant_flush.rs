@@ -9,6 +9,7 @@ use crate::determinants::piggyback;
 use crate::determinants::recorder;
 use crate::determinants::set_order;
 use crate::engine::driver_state::Driver;
+use crate::engine::recording::NO_COMMON_MEMORY;
 use rustbtl_coordination::control::{CheckpointId, FromRank, ReplayBlocker, ToRank};
 use rustbtl_coordination::determinants::rank_batch;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
@@ -192,6 +193,36 @@ impl Checkpoint {
             && let Ok(mut driver) = self.shared.take()
         {
             self.switch_on(&mut driver);
+        }
+    }
+
+    /// The process was restored from an image, and is ready. Where its set cannot count together
+    /// any more, or never could, it must not be rolled back alone to this checkpoint.
+    pub(crate) fn record_restored(&mut self) {
+        if !rustbtl_process::freeze::is_restored() || std::env::var_os(RECORD).is_none() {
+            return;
+        }
+        let Ok(driver) = self.shared.take() else { return };
+        let (on, counts) = (driver.host.record.is_on(), driver.host.can_record());
+        drop(driver);
+        if !counts || !on {
+            self.send(&FromRank::NotReplayable {
+                reason: NO_COMMON_MEMORY.into(),
+                blocker: ReplayBlocker::Set,
+            });
+        }
+        self.stop_uncounted();
+    }
+
+    /// Nothing is recorded where nobody could number it: it would only grow, and clocks, which wait
+    /// for room, would stop. Not before everything that is to be repeated was.
+    pub(crate) fn stop_uncounted(&mut self) {
+        let Ok(driver) = self.shared.take() else { return };
+        let host = &driver.host;
+        let stops = host.record.is_on() && !host.can_record() && driver.replay_is_complete();
+        drop(driver);
+        if stops {
+            self.stop_recording();
         }
     }
 

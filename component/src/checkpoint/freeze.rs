@@ -9,7 +9,9 @@ use crate::payload_log::memory::unused_ranges;
 use core::ops::Range;
 use rustbtl_coordination::control::{CheckpointId, FromRank, Message, ToRank, frozen_in_pause};
 use rustbtl_fragments::ids::PeerId;
-use rustbtl_process::freeze::{Copying, FreezeOptions, FrozenChild, Outcome, Restored, Snapshot};
+use rustbtl_process::freeze::{
+    Copying, FreezeError, FreezeOptions, FrozenChild, Outcome, Restored, Snapshot,
+};
 use std::os::fd::RawFd;
 
 /// Room for the description of a process, which is seldom more than 100 KB; untouched until used.
@@ -88,21 +90,36 @@ pub(crate) fn take(
         FromRank::Suspended { checkpoint: id }.encode(),
         ToRank::OutputDrained { checkpoint: id }.encode(),
     );
-    let (Ok(suspended), Ok(drained)) = frames else {
+    let (Ok(suspended), Ok(drained), Ok(all_restored)) =
+        (frames.0, frames.1, ToRank::AllRestored {}.encode())
+    else {
         return FreezeOutcome::Failed("no message".into());
     };
     // What the program has printed before the snapshot must not be taken for what it prints after.
     let barrier = SharedMemoryBarrier::of(checkpoint, id, driver);
+    let collectives = &driver.collectives;
     let mut after_suspended = || {
         barrier.suspended()?;
+        collectives.hold();
         guardian.exchange(&suspended, &drained)?;
         files.iter_mut().for_each(Beginning::suspended);
         Ok(())
     };
-    let mut before_release = || barrier.snapshotted();
+    let mut together = true;
+    let mut before_release = || together = barrier.snapshotted();
+    // Files and common memory are not what they were before the guardians of all have put them
+    // back (docs/adr/0046); nor are the clocks of another machine.
+    let clocks: &Driver = driver;
+    let mut after_restored = || {
+        guardian.await_in_restored(&all_restored)?;
+        clocks.move_clock();
+        clocks.move_program_clocks();
+        Ok(())
+    };
     let mut options = FreezeOptions {
         after_suspended: Some(&mut after_suspended),
         before_release: Some(&mut before_release),
+        after_restored: Some(&mut after_restored),
         supplied: &supplied,
         muted: &muted,
         dropped: &dropped,
@@ -119,11 +136,25 @@ pub(crate) fn take(
     if frozen.is_err() {
         barrier.failed();
     }
+    let frozen = match frozen {
+        // Others have changed what is in the image, or have none that belongs to it.
+        Ok(Outcome::Continued(_)) if !together => {
+            barrier.failed();
+            Err(FreezeError::Refused {
+                what: "memory that ranks of this node share".into(),
+                reason: "one of them could not be copied in time",
+            })
+        }
+        frozen => frozen,
+    };
     checkpoint.say_how_changes_are_found();
     // A restored process continues when it knows of which job it is.
     let restored = matches!(frozen, Ok(Outcome::Restored(_)));
-    if !restored && let Some(files) = files.take() {
-        files.continued(frozen.is_ok());
+    if !restored {
+        driver.collectives.go_on();
+        if let Some(files) = files.take() {
+            files.continued(frozen.is_ok());
+        }
     }
     match frozen {
         Ok(Outcome::Continued(continued)) => match continued.child {

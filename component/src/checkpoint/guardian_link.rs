@@ -4,7 +4,9 @@
 //! locked while a caller waits for a message.
 
 use crate::os::{OsError, errno};
-use rustbtl_coordination::control::{ControlError, FrameBuffer, FromRank, Message, ToRank};
+use rustbtl_coordination::control::{
+    ControlError, FrameBuffer, FromRank, HEADER_BYTES, Message, ToRank,
+};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
@@ -37,6 +39,21 @@ pub struct Guardian {
     early: Mutex<Vec<u8>>,
     /// Held for one whole frame, so that frames of two threads do not mix.
     outgoing: Mutex<()>,
+}
+
+const GONE: &str = "the guardian of this process has gone";
+/// Is this frame among those that follow each other from here on?
+fn has_frame(bytes: &[u8], frame: &[u8]) -> bool {
+    let mut rest = bytes;
+    while let Some(length) = rest.first_chunk() {
+        let end = HEADER_BYTES + u32::from_le_bytes(*length) as usize;
+        if rest.get(..end) == Some(frame) {
+            return true;
+        }
+        let Some(next) = rest.get(end..) else { return false };
+        rest = next;
+    }
+    false
 }
 
 /// Most bytes that are read at a time.
@@ -77,10 +94,10 @@ impl Guardian {
         Ok(Self { socket, incoming: Mutex::default(), early, outgoing: Mutex::new(()) })
     }
 
-    /// In a restored process: the socket under the same number is another one.
+    /// In a restored process, after [`Self::await_in_restored`]: the socket under the same number
+    /// is another one.
     pub fn renew(&self) {
         *self.incoming.lock().unwrap_or_else(PoisonError::into_inner) = FrameBuffer::new();
-        self.early.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Short messages can be received without allocating from now on.
@@ -132,8 +149,24 @@ impl Guardian {
     /// # Errors
     /// What is wrong, for the user.
     pub fn exchange(&self, frame: &[u8], answer: &[u8]) -> Result<(), &'static str> {
-        const GONE: &str = "the guardian of this process has gone";
         self.send_frame(frame).map_err(|_| GONE)?;
+        // What comes may begin in the middle of a frame, but the answer tells its checkpoint.
+        self.await_frame(|early| early.windows(answer.len()).any(|bytes| bytes == answer))
+    }
+
+    /// In a restored process, the first thing that is done with the socket: wait until this encoded
+    /// message has come, without allocating. What else comes is kept.
+    ///
+    /// # Errors
+    /// What is wrong, for the user.
+    pub fn await_in_restored(&self, frame: &[u8]) -> Result<(), &'static str> {
+        // Of the process that was frozen.
+        self.early.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.await_frame(|early| has_frame(early, frame))
+    }
+
+    /// Until `is_there` is true of all that has come.
+    fn await_frame(&self, is_there: impl Fn(&[u8]) -> bool) -> Result<(), &'static str> {
         let mut early = self.early.lock().unwrap_or_else(PoisonError::into_inner);
         let mut piece = [0u8; READ_BYTES];
         let begin = early.len();
@@ -155,7 +188,7 @@ impl Guardian {
                 _ if errno() == libc::EINTR => {}
                 _ => return Err(GONE),
             }
-            if early[begin..].windows(answer.len()).any(|bytes| bytes == answer) {
+            if is_there(&early[begin..]) {
                 return Ok(());
             }
         }
@@ -308,6 +341,19 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         // SAFETY: just made, given away.
         (unsafe { Guardian::adopt(ours.into_raw_fd()) }.unwrap(), theirs)
+    }
+
+    #[test]
+    fn a_frame_is_not_found_in_the_body_of_another_one() {
+        let frame = ToRank::AllRestored {}.encode().unwrap();
+        let mut other = (frame.len() as u32).to_le_bytes().to_vec();
+        other.extend_from_slice(&[0; 4]);
+        other.extend_from_slice(&frame);
+        assert!(!has_frame(&other, &frame));
+        other.extend_from_slice(&frame[..5]);
+        assert!(!has_frame(&other, &frame), "not all of it is there");
+        other.extend_from_slice(&frame[5..]);
+        assert!(has_frame(&other, &frame));
     }
 
     #[test]

@@ -22,8 +22,8 @@ impl Checkpoint {
             let text = format!(
                 "{file}: more of this file is changed between two checkpoints than is recorded \
                  (vprotocol_correlated_file_undo_max), or it cannot be recorded. If this rank is \
-                 rolled back the file is not put back; a program that then reads what it had \
-                 written gets wrong results. Later files are named when that happens"
+                 rolled back the file is not put back; if the program has read it since the \
+                 checkpoint, the job ends then. Later files are named when that happens"
             );
             self.shared.glue.show("notice", &[&text]);
         }

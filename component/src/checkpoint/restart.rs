@@ -9,14 +9,17 @@ use crate::files::epoch::Beginning;
 use crate::peers::endpoint::Endpoint;
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::control::{CheckpointId, FromRank, RankEndpoint, ToRank};
-use rustbtl_coordination::quiescence::Input;
+use rustbtl_coordination::quiescence::{CheckpointScope, Input};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use rustbtl_process::freeze::Restored;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// In the environment: as if each restored set lay on several nodes (tests).
 const PART_COLLECTIVES: &str = "RUSTBTL_PART_COLLECTIVES";
+/// There the program's threads run for so long before anybody knows that.
+const UNKNOWING: Duration = Duration::from_millis(50);
 
 /// From the snapshot to a process that others can talk to. The program is still kept out.
 pub(crate) fn resume_after_restart(
@@ -26,6 +29,7 @@ pub(crate) fn resume_after_restart(
     (new, files): (Restored, Option<Box<Beginning>>),
 ) {
     let Some(driver) = taken else { checkpoint.fatal("restored outside of a checkpoint") };
+    let of_all = checkpoint.quiescence.scope() == Some(CheckpointScope::Global);
     // Copies that the old process had made: not ours to end.
     for (_, child) in core::mem::take(&mut checkpoint.children) {
         core::mem::forget(child);
@@ -71,19 +75,29 @@ pub(crate) fn resume_after_restart(
     checkpoint.reconnect(driver, &endpoints, &restarted);
     // What is in the payload log others may need before the program is in MPI again.
     checkpoint.repairing = true;
+    let for_tests = std::env::var_os(PART_COLLECTIVES).is_some();
+    if for_tests {
+        std::thread::sleep(UNKNOWING);
+    }
     let parted = driver.host.index_of_set(&checkpoint.members).is_none();
-    if parted || std::env::var_os(PART_COLLECTIVES).is_some() {
+    if parted || for_tests {
         driver.collectives.part();
+    } else {
+        // All have been restored: nobody fills in the memory any more.
+        driver.collectives.go_on();
     }
     checkpoint.restore_record(driver);
-    driver.restore_clock();
+    if let Some(peer) = driver.parted_by_restore() {
+        let who = driver.host.describe(peer);
+        driver.host.glue.fatal("parted-window", &[&who]);
+    }
     checkpoint.restore_verbs(id);
     driver.restore_program_clocks();
     // The loss of the old PMIx server may be noticed now.
     drop(new.muted);
     let signals = Checkpoint::signals();
     signals.restarts.fetch_add(1, Ordering::Relaxed);
-    signals.requests.restored(id);
+    signals.requests.restored(id, of_all);
     checkpoint.restored_log();
     let me = driver.host.peers.me();
     driver.counting.restored(me);

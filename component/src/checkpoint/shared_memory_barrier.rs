@@ -78,11 +78,17 @@ fn await_all(word: &AtomicU64, id: CheckpointId, parties: u64) -> bool {
     }
 }
 
-/// Does a line of /proc/self/maps tell of memory that others may write?
+/// Does a line of /proc/self/maps tell of memory that others may write? Who can only read it has
+/// it in his image, too, if it has no name that stays, and may be restored first.
 fn is_shared(line: &[u8], without: &[Range<usize>]) -> bool {
     let mut words = line.split(|&byte| byte == b' ');
     let (Some(range), Some(rights)) = (words.next(), words.next()) else { return false };
-    if rights.get(1) != Some(&b'w') || rights.get(3) != Some(&b's') {
+    let name = line.iter().position(|&byte| byte == b'/').map_or(&[][..], |at| &line[at..]);
+    let is_memory = name.starts_with(b"/memfd:")
+        || name.starts_with(b"/dev/shm/")
+        || name.ends_with(b" (deleted)");
+    let counts = rights.get(1) == Some(&b'w') || rights.first() == Some(&b'r') && is_memory;
+    if rights.get(3) != Some(&b's') || !counts {
         return false;
     }
     let start = range.split(|&byte| byte == b'-').next().unwrap_or_default();
@@ -172,6 +178,8 @@ pub struct SharedMemoryBarrier<'a> {
     own: [Range<usize>; 1],
     id: CheckpointId,
     joined: bool,
+    /// Nobody else of its set is here.
+    alone: bool,
 }
 
 impl<'a> SharedMemoryBarrier<'a> {
@@ -179,7 +187,9 @@ impl<'a> SharedMemoryBarrier<'a> {
     pub(crate) fn of(checkpoint: &Checkpoint, id: CheckpointId, driver: &'a Driver) -> Self {
         let counts = counts(driver, &checkpoint.members);
         let Sharing { id: of, joined, .. } = checkpoint.sharing;
-        Self { counts, own: own_memory(driver), id, joined: joined && of == id }
+        let is_here = |rank: &&PeerId| driver.host.transports.node_index(**rank).is_some();
+        let alone = checkpoint.members.iter().filter(is_here).count() < 2;
+        Self { counts, own: own_memory(driver), id, joined: joined && of == id, alone }
     }
 
     fn parties(&self, counts: &Counts) -> u64 {
@@ -195,7 +205,8 @@ impl<'a> SharedMemoryBarrier<'a> {
     pub fn suspended(&self) -> Result<(), &'static str> {
         let Some(counts) = self.counts else { return Ok(()) };
         if !self.joined {
-            if self.parties(counts) > 0 && shares_memory(&self.own) {
+            // Also where nobody has come: all may have begun to share at once.
+            if !self.alone && shares_memory(&self.own) {
                 return Err("it began to share memory with others while the checkpoint began");
             }
             return Ok(());
@@ -203,12 +214,11 @@ impl<'a> SharedMemoryBarrier<'a> {
         if await_all(&counts.suspended, self.id, self.parties(counts)) { Ok(()) } else { Err(LATE) }
     }
 
-    /// The snapshot is taken.
-    pub fn snapshotted(&self) {
-        if let Some(counts) = self.counts.filter(|_| self.joined) {
-            // If one has failed, the checkpoint fails, and nobody uses this snapshot.
-            let _ = await_all(&counts.snapshotted, self.id, self.parties(counts));
-        }
+    /// The snapshot is taken. False: one has failed, or others go on since this one took too long:
+    /// what was copied is not of one moment.
+    pub fn snapshotted(&self) -> bool {
+        let counts = self.counts.filter(|_| self.joined);
+        counts.is_none_or(|counts| await_all(&counts.snapshotted, self.id, self.parties(counts)))
     }
 
     /// There is no snapshot of this process.
@@ -275,7 +285,11 @@ mod tests {
         assert!(is_shared(line, &[]));
         let own = 0x7f00_0000_0000..0x7f00_0000_2000;
         assert!(!is_shared(line, core::slice::from_ref(&own)));
-        let read_only = b"7f0000000000-7f0000002000 r--s 00000000 00:01 7  /dev/shm/x";
+        for name in ["/dev/shm/x", "/memfd:x (deleted)", "/tmp/x (deleted)"] {
+            let line = format!("7f0000000000-7f0000002000 r--s 00000000 00:01 7  {name}");
+            assert!(is_shared(line.as_bytes(), &[]), "it is in the image: {name}");
+        }
+        let read_only = b"7f0000000000-7f0000002000 r--s 00000000 00:01 7  /tmp/x";
         let private = b"7f0000000000-7f0000002000 rw-p 00000000 00:01 7  /dev/shm/x";
         for line in [&read_only[..], private, b"", b"x", b"- rw-s", b"7f rw"] {
             assert!(!is_shared(line, &[]));

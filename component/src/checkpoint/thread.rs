@@ -230,6 +230,7 @@ impl Checkpoint {
             self.ready = true;
             self.reported_not_replayable = [false; 3]; // maybe another coordinator
             self.record_early();
+            self.record_restored();
             self.announce_bypassing();
             self.send(&FromRank::Ready {});
         }
@@ -287,6 +288,7 @@ impl Checkpoint {
             self.deliver();
         }
         if !self.replaying {
+            self.stop_uncounted();
             self.shared.glue.verbose(verbose::INFO, || "replay complete".to_owned());
             self.send(&FromRank::ReplayComplete {});
         }
@@ -427,7 +429,7 @@ impl Checkpoint {
                 self.reconnect_restarted(&endpoints, &restarted)
             }
             // Taken out while the program is suspended, or only of use to one that is restored.
-            ToRank::OutputDrained { .. } | ToRank::Replay { .. } => {}
+            ToRank::OutputDrained { .. } | ToRank::AllRestored {} | ToRank::Replay { .. } => {}
             ToRank::MayFinish {} => self.may_finish(),
             ToRank::Release { checkpoint: id } => drop(self.children.remove(&id)),
             ToRank::ReportStatus {} => self.status(taken),

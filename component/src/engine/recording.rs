@@ -40,6 +40,11 @@ const DATES_ROOM: usize = 1024;
 /// second.
 pub(crate) const READINGS_ROOM: usize = 4096;
 
+/// Why a set is not rolled back alone.
+pub const NO_COMMON_MEMORY: &str = "the processes of this correlated set share no memory (or did \
+    not at their snapshot), so they cannot count together what is to be repeated. Choose sets that \
+    lie within a node, with shared memory, or of single processes";
+
 /// No rollback takes longer; if none comes the job ends.
 pub(crate) const ROLLBACK_MAX: Duration = Duration::from_secs(600);
 
@@ -114,15 +119,18 @@ impl EngineHost {
         COUNTS.store(counts.cast_mut(), Ordering::Release);
     }
 
+    /// Is there a place where the set counts?
+    pub fn can_record(&self) -> bool {
+        counts(&self.record.place, &self.transports).is_some()
+    }
+
     /// Record from now on.
     ///
     /// # Errors
     /// Why it cannot be.
     pub fn switch_on(&mut self) -> Result<(), &'static str> {
-        if counts(&self.record.place, &self.transports).is_none() {
-            return Err("the processes of this correlated set share no memory, so they cannot \
-                        count together what is to be repeated. Choose sets that lie within a node, \
-                        with shared memory, or of single processes");
+        if !self.can_record() {
+            return Err(NO_COMMON_MEMORY);
         }
         self.publish_counts();
         self.record.on = true;

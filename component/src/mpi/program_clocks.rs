@@ -35,6 +35,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use libc::{clock_t, clockid_t, rusage, timespec, timeval, tms};
 use rustbtl_coordination::determinants::{CLOCKS, Ticks};
+use std::io::Read;
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
@@ -79,9 +80,12 @@ const COUNTED_NS: u64 = 2_000_000;
 /// Which start of the machine the process was in when it was asked last.
 static BOOT_ID: Mutex<Option<[u8; 36]>> = Mutex::new(None);
 
+/// Allocates nothing.
 fn boot_id() -> Option<[u8; 36]> {
-    let text = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
-    text.get(..36)?.try_into().ok()
+    let mut text = [0; 36];
+    let mut file = std::fs::File::open("/proc/sys/kernel/random/boot_id").ok()?;
+    file.read_exact(&mut text).ok()?;
+    Some(text)
 }
 
 /// Does the kernel itself tell the time by the processor's counter? Then it is the same on all
@@ -226,11 +230,18 @@ impl Driver {
         self.host.record.clocks_then = Some(ClocksThen { ns, date: SystemTime::now() });
     }
 
-    /// The process was restored from an image. On another machine, or after another start of it,
-    /// its clocks go on as if it had been running.
+    /// The process was restored from an image: the counter of this machine's processors is another
+    /// one.
     pub fn restore_program_clocks(&mut self) {
         count_from_now();
+    }
+
+    /// The same: on another machine, or after another start of it, its clocks go on as if it had
+    /// been running. Before its threads run, of which others than the first read them without
+    /// asking, and compute deadlines from them; allocates nothing.
+    pub fn move_program_clocks(&self) {
         let now = boot_id();
+        // Only this thread, and MPI_Init before it, ever lock it.
         let mut known = BOOT_ID.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let same = now.is_some() && core::mem::replace(&mut *known, now) == now;
         let Some(then) = self.host.record.clocks_then.as_ref().filter(|_| !same) else { return };

@@ -224,6 +224,7 @@ unsafe extern "C-unwind" fn read(fd: c_int, out: *mut c_void, bytes: size_t) -> 
     if is_noted && bytes < 1 << 25 && unsafe { draw_to(out, bytes) } {
         return bytes as ssize_t;
     }
+    let _call = crate::files::reads::before(fd);
     // SAFETY: the caller's promise.
     let given = unsafe { libc::read(fd, out, bytes) };
     if is_noted {

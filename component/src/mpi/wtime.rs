@@ -104,8 +104,8 @@ impl Driver {
     }
 
     /// The process was restored from an image, maybe on another machine: its clock goes on as if it
-    /// had been running.
-    pub fn restore_clock(&mut self) {
+    /// had been running. Before its threads run; allocates nothing.
+    pub fn move_clock(&self) {
         let Some((then_ns, date)) = self.host.wtime.snapshotted else { return };
         let gone = SystemTime::now().duration_since(date).unwrap_or(Duration::ZERO);
         let now_ns = then_ns.saturating_add(i64::try_from(gone.as_nanos()).unwrap_or(0));

@@ -87,12 +87,17 @@ impl CheckpointRequests {
         self.answered.notify_all();
     }
 
-    /// The process was restored from this checkpoint: who waited for it has it. Requests that
-    /// were not sent are sent.
-    pub fn restored(&self, id: CheckpointId) {
+    /// The process was restored from this checkpoint, of all sets or of its own: who waited for
+    /// such a one has it. Other requests are sent, again where they were.
+    pub fn restored(&self, id: CheckpointId, of_all: bool) {
         let mut inner = self.lock();
         for asked in inner.asked.iter_mut().filter(|asked| asked.sent) {
-            asked.outcome.get_or_insert(Ok(id));
+            let CheckpointRequest { all, then_exit, .. } = asked.request;
+            if of_all || !all && !then_exit {
+                asked.outcome.get_or_insert(Ok(id));
+            } else {
+                asked.sent = asked.outcome.is_some();
+            }
         }
         self.answered.notify_all();
     }
@@ -142,7 +147,7 @@ mod tests {
             while requests.unsent().is_empty() {
                 std::thread::yield_now();
             }
-            requests.restored(CheckpointId(7));
+            requests.restored(CheckpointId(7), true);
             assert_eq!(thread.join().unwrap(), Ok(CheckpointId(7)));
         });
         requests.end("the job ends");
@@ -150,5 +155,26 @@ mod tests {
             requests.ask(CheckpointRequest::default(), || ()),
             Err("the job ends".to_owned())
         );
+    }
+
+    #[test]
+    fn a_checkpoint_of_one_set_is_no_answer_to_who_wants_one_of_all() {
+        let requests = CheckpointRequests::default();
+        let all = CheckpointRequest { all: true, wait: true, ..CheckpointRequest::default() };
+        std::thread::scope(|scope| {
+            let own = scope.spawn(|| requests.ask(CheckpointRequest::default(), || ()));
+            let both = scope.spawn(|| requests.ask(all, || ()));
+            let mut sent = 0;
+            while sent < 2 {
+                sent += requests.unsent().len();
+            }
+            requests.restored(CheckpointId(7), false);
+            assert_eq!(own.join().unwrap(), Ok(CheckpointId(7)));
+            let again = requests.unsent();
+            assert_eq!(again.len(), 1);
+            assert_eq!(again[0].1, all);
+            requests.answer(again[0].0, Ok(CheckpointId(8)));
+            assert_eq!(both.join().unwrap(), Ok(CheckpointId(8)));
+        });
     }
 }

@@ -113,6 +113,14 @@ class 3 FromNode {
         /// What is wrong and what to do.
         reason: String,
     },
+    /// A rank has been made from its image: its memory and its files are back. It does not run
+    /// before `AllRestored`.
+    37 Restored {
+        /// Which.
+        rank: PeerId,
+        /// In which incarnation it will run.
+        incarnation: Incarnation,
+    },
     /// How much of a rank's output was forwarded so far, where only the rank's node knows it
     /// otherwise.
     32 OutputOffsets {
@@ -308,6 +316,13 @@ class 4 ToNode {
         err: u64,
         /// So much has come to mpirun, and no more, whatever was forwarded.
         exact: bool,
+    },
+    /// All ranks that are restored with this one are as far: it may run.
+    37 AllRestored {
+        /// For the guardian of this rank.
+        rank: PeerId,
+        /// As in `Restored`.
+        incarnation: Incarnation,
     },
     /// The failed rank is not restarted: end as it has ended.
     32 NoRestart {

@@ -330,6 +330,9 @@ class 2 ToRank {
         /// The incarnation it runs in; 0: the one after that of the image.
         incarnation: Incarnation,
     },
+    /// The memory and the files of all ranks that are restored together are back: threads of the
+    /// program may run.
+    31 AllRestored {},
     /// Send again what is recorded and not known to be stable: it may be lost.
     40 ResendDeterminants {},
     /// Of the order of the set everything before this place is stable.

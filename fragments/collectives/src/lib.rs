@@ -13,8 +13,9 @@
 //!   element, however a call is cut into steps.
 //! * K5 Every member takes the same number of steps for the same call.
 //! * K6 When the set's memory is not common any more (it was restored onto several nodes), what was
-//!   up at that moment is read in the memory of that moment, and everything else travels as a
-//!   message: each once, and nothing is awaited in vain.
+//!   up at the moment of the snapshot is read in the memory of that moment, and everything else
+//!   travels as a message: each once, and nothing is awaited in vain. From that moment until it is
+//!   known whether the memory is common, nobody goes on to a next put, nor reads what was not up.
 //! * K7 Over several sets: what each set has folded is folded in the order of sets, along a tree
 //!   that depends on the number of sets only. It is in the order of ranks, or the operation
 //!   commutes. What a rank has of a scan is folded of those before it only, in their order.

@@ -8,8 +8,13 @@ pub trait Host {
     /// the caller.
     fn finished(&self, member: u32) -> u64;
 
-    /// Put own data into the own slot of the step with this number, then raise its flag.
+    /// Put own data into the own slot of the step with this number, then raise its flag. Where
+    /// nothing lies in memory: nothing.
     fn put(&mut self, plan: &Plan, step: &Step, number: u64);
+
+    /// Own data of this step has been put. Send it to those readers that do not find it there, if
+    /// there are any. False: nobody knows yet whether there are: ask again (K6).
+    fn deliver(&mut self, plan: &Plan, step: &Step, number: u64) -> bool;
 
     /// Has this member raised its flag for this step, so that its slot may be read (K2)?
     fn is_up(&mut self, plan: &Plan, step: &Step, number: u64, writer: u32) -> bool;
@@ -21,6 +26,14 @@ pub trait Host {
     fn finish(&mut self, steps: u64);
 }
 
+/// What has been done of the own part of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Own {
+    Nothing,
+    Put,
+    Sent,
+}
+
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Member {
@@ -30,7 +43,7 @@ pub struct Member {
     number: u64,
     /// The same within the call.
     at: u64,
-    has_put: bool,
+    own: Own,
     /// Those before this one have raised their flags.
     seen: u32,
     /// So many steps everybody has finished, as far as is known.
@@ -40,7 +53,7 @@ pub struct Member {
 impl Member {
     /// Of a communicator that has just been made.
     pub fn new(me: u32, size: u32) -> Self {
-        Self { me, size, number: 0, at: 0, has_put: false, seen: 0, finished: 0 }
+        Self { me, size, number: 0, at: 0, own: Own::Nothing, seen: 0, finished: 0 }
     }
 
     /// Own rank.
@@ -63,14 +76,11 @@ impl Member {
     pub fn advance<H: Host>(&mut self, plan: &Plan, host: &mut H) -> bool {
         while self.at < plan.steps() {
             let step = plan.step(self.at);
-            if !self.has_put {
-                if step.writers.has(self.me) {
-                    if !self.may_write(&step, host) {
-                        return false;
-                    }
-                    host.put(plan, &step, self.number);
+            if self.own != Own::Sent {
+                if step.writers.has(self.me) && !self.write(plan, &step, host) {
+                    return false;
                 }
-                self.has_put = true;
+                self.own = Own::Sent;
                 self.seen = 0;
             }
             if step.readers.has(self.me) {
@@ -90,11 +100,24 @@ impl Member {
             }
             self.number += 1;
             self.at += 1;
-            self.has_put = false;
+            self.own = Own::Nothing;
             host.finish(self.number);
         }
         self.at = 0;
         true
+    }
+
+    /// The own part. False: something is awaited.
+    #[inline]
+    fn write<H: Host>(&mut self, plan: &Plan, step: &Step, host: &mut H) -> bool {
+        if self.own == Own::Nothing {
+            if !self.may_write(step, host) {
+                return false;
+            }
+            host.put(plan, step, self.number);
+            self.own = Own::Put;
+        }
+        host.deliver(plan, step, self.number)
     }
 
     /// K1

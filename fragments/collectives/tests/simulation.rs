@@ -1,9 +1,12 @@
 //! Members that go on in random order, with random calls; the set's memory parts at any moment.
 
-use rustbtl_collectives::carrier::Carrier;
+mod set_calls;
+
+use rustbtl_collectives::carrier::{Carrier, Way};
 use rustbtl_collectives::member::{Host, Member};
 use rustbtl_collectives::plan::*;
-use rustbtl_seeds::{Prng, all_caught, fails, is_one_seed, mix, run_seeds};
+use rustbtl_seeds::{Prng, all_caught, fails, is_one_seed, run_seeds};
+use set_calls::{Blocks, Case, draw, element, fold};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -28,9 +31,20 @@ enum Bug {
     WritesOn,
     /// K6: what was up is looked up again when the set is restored again.
     PartsAnew,
+    /// K6: what was up is looked up when it is known that the memory has parted, not at the
+    /// snapshot.
+    NotesLate,
+    /// K6: between a snapshot and that moment the memory is read as before.
+    ReadsWhileHeld,
+    /// K6: what is put in between is taken for delivered.
+    SendsNothingWhileHeld,
+    /// K6: a flag that was raised since a snapshot is enough, whatever is known by then.
+    AsksOnce,
+    /// K6: who does not use the memory yet looks for what others have put there.
+    ReadsBeforeItShares,
 }
 
-const BUGS: [Bug; 8] = [
+const BUGS: [Bug; 13] = [
     Bug::WritesEarly,
     Bug::ReadsEarly,
     Bug::FinishesEarly,
@@ -39,6 +53,11 @@ const BUGS: [Bug; 8] = [
     Bug::ForgetsMemory,
     Bug::WritesOn,
     Bug::PartsAnew,
+    Bug::NotesLate,
+    Bug::ReadsWhileHeld,
+    Bug::SendsNothingWhileHeld,
+    Bug::AsksOnce,
+    Bug::ReadsBeforeItShares,
 ];
 
 /// What members share.
@@ -71,9 +90,14 @@ struct World {
     /// Where each member is after that.
     nodes: Vec<usize>,
     carriers: Vec<Carrier>,
+    /// Which of them have mapped the memory.
+    have_memory: Vec<bool>,
     mail: BTreeMap<(u32, u32), VecDeque<Mail>>,
-    /// The memory parts in so many puts.
-    parts_in: Option<u64>,
+    /// A snapshot is taken in so many puts.
+    snapshot_in: Option<u64>,
+    /// Since the last one: has it parted? Members that do not know yet.
+    has_parted: bool,
+    unknowing: Vec<usize>,
     bug: Option<Bug>,
 }
 
@@ -83,49 +107,53 @@ impl World {
         &mut self.memories[at]
     }
 
-    /// All are frozen, and go on with what each had.
-    fn part(&mut self) {
-        if self.memories.len() == 1 {
+    fn up(&self, member: usize) -> Vec<u64> {
+        let up = &self.memories[self.nodes[member] % self.memories.len()].up;
+        if self.bug == Some(Bug::ForgetsMemory) { vec![0; up.len()] } else { up.clone() }
+    }
+
+    /// All are frozen. Then they go on, or are restored with what each had: on one node, or on two.
+    fn snapshot(&mut self) {
+        for member in 0..self.carriers.len() {
+            let up = self.up(member);
+            if self.bug == Some(Bug::PartsAnew) {
+                let shared = !self.carriers[member].is_messages();
+                self.carriers[member] = Carrier::new(up.len() as u32);
+                assert!(!shared || self.carriers[member].share(0) == Some(true));
+            }
+            self.carriers[member].hold(self.have_memory[member].then(|| up.into_iter()));
+        }
+        self.has_parted = self.random.chance(75);
+        if self.has_parted && self.memories.len() == 1 {
             self.memories = vec![self.memories[0].clone(); 2];
         }
-        for (carrier, &node) in self.carriers.iter_mut().zip(&self.nodes) {
-            let mut up = self.memories[node].up.clone();
-            if self.bug == Some(Bug::ForgetsMemory) {
-                up.fill(0);
-            }
-            if self.bug == Some(Bug::PartsAnew) {
-                *carrier = Carrier::new(up.len() as u32);
-            }
-            carrier.part(Some(up.into_iter()));
+        self.unknowing = (0..self.carriers.len()).collect();
+    }
+
+    /// A member learns what has come of the last snapshot.
+    fn learn(&mut self) {
+        let at = self.random.below(self.unknowing.len());
+        let member = self.unknowing.swap_remove(at);
+        if self.bug == Some(Bug::NotesLate) {
+            let up = self.up(member);
+            self.carriers[member].hold(self.have_memory[member].then(|| up.into_iter()));
+        }
+        match self.has_parted {
+            true => self.carriers[member].part(),
+            false => self.carriers[member].go_on(),
         }
     }
 
-    fn may_part_here(&mut self) {
-        if let Some(left) = &mut self.parts_in {
+    fn may_snapshot_here(&mut self) {
+        if let Some(left) = &mut self.snapshot_in {
             *left = left.saturating_sub(1);
-            if *left == 0 {
-                // It is restored again soon.
-                self.parts_in = self.random.chance(50).then(|| self.random.from_to(1, 4));
-                self.part();
+            if *left == 0 && self.unknowing.is_empty() {
+                // There is another one soon.
+                self.snapshot_in = self.random.chance(50).then(|| self.random.from_to(1, 4));
+                self.snapshot();
             }
         }
     }
-}
-
-/// Element of folds: neither commutative nor associative.
-fn fold(a: u64, b: u64) -> u64 {
-    mix(a.wrapping_mul(31), b)
-}
-
-fn element(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
-}
-
-/// Where blocks vary: where they lie in what a member gives, and in what it gets.
-#[derive(Clone, Default)]
-struct Blocks {
-    gives: Vec<Range<usize>>,
-    gets: Vec<Range<usize>>,
 }
 
 /// A member with the data of its call.
@@ -135,6 +163,11 @@ struct Rank {
     from: Vec<u8>,
     into: Vec<u8>,
     blocks: Blocks,
+    /// What was put last, and where it would have been found before.
+    put: Vec<u8>,
+    early: Way,
+    /// Where this member is about to look.
+    asked: Option<Way>,
     /// What has come as messages of a step.
     inbox: BTreeMap<(u64, u32), Vec<u8>>,
 }
@@ -192,7 +225,7 @@ impl Host for Rank {
         if world.bug == Some(Bug::WritesEarly) {
             return u64::MAX;
         }
-        if world.carriers[0].is_messages() {
+        if world.carriers[self.me as usize].is_messages() {
             // Messages wait wherever they are: nobody has to be waited for.
             return world.memory(self.me).finished[self.me as usize];
         }
@@ -219,29 +252,39 @@ impl Host for Rank {
         }
         assert!(bytes.len() as u64 <= if step.line { LINE_BYTES } else { CHUNK_BYTES });
         let mut world = self.world.borrow_mut();
-        let early = world.carriers[self.me as usize].sends(self.me, number);
+        self.early = world.carriers[self.me as usize].way(self.me, number);
         let parted = world.carriers[self.me as usize].is_messages();
         if !parted || world.bug == Some(Bug::WritesOn) {
             world.memory(self.me).slot(step.line, self.me, number).0 = bytes.clone();
-            world.may_part_here();
+            world.may_snapshot_here();
             let memory = world.memory(self.me);
             memory.slot(step.line, self.me, number).1 = number + 1;
             memory.up[self.me as usize] = number + 1;
-            world.may_part_here();
+            world.may_snapshot_here();
         }
         if parted {
-            world.may_part_here();
+            world.may_snapshot_here();
         }
-        let sends = world.carriers[self.me as usize].sends(self.me, number);
-        let sends = if world.bug == Some(Bug::DecidesEarly) { early } else { sends };
-        if sends {
-            let size = plan.call.size;
-            for reader in (0..size).filter(|&r| r != self.me && step.readers.has(r)) {
-                let range = self.range(plan, step, reader, self.me);
-                let message = bytes[range.start as usize..range.end as usize].to_vec();
-                world.mail.entry((self.me, reader)).or_default().push_back((number, message));
-            }
+        self.put = bytes;
+    }
+
+    fn deliver(&mut self, plan: &Plan, step: &Step, number: u64) -> bool {
+        let mut world = self.world.borrow_mut();
+        let way = match world.bug {
+            Some(Bug::DecidesEarly) => self.early,
+            _ => world.carriers[self.me as usize].way(self.me, number),
+        };
+        match way {
+            Way::Unknown => return world.bug == Some(Bug::SendsNothingWhileHeld),
+            Way::Memory => return true,
+            Way::Message => {}
         }
+        for reader in (0..plan.call.size).filter(|&r| r != self.me && step.readers.has(r)) {
+            let range = self.range(plan, step, reader, self.me);
+            let message = self.put[range.start as usize..range.end as usize].to_vec();
+            world.mail.entry((self.me, reader)).or_default().push_back((number, message));
+        }
+        true
     }
 
     fn is_up(&mut self, _: &Plan, step: &Step, number: u64, writer: u32) -> bool {
@@ -252,10 +295,21 @@ impl Host for Rank {
         if world.random.chance(50) {
             return false;
         }
-        if !world.carriers[self.me as usize].comes_as_message(writer, number) {
+        let now = world.carriers[self.me as usize].way(writer, number);
+        // Others go on between this question and the next one.
+        let Some(way) = self.asked.take() else {
+            self.asked = Some(now);
+            return false;
+        };
+        if way == Way::Unknown && world.bug != Some(Bug::ReadsWhileHeld) {
+            return false;
+        }
+        if way != Way::Message {
             let reads_early = world.bug == Some(Bug::ReadsEarly);
             return reads_early
-                || world.memory(self.me).slot(step.line, writer, number).1 == number + 1;
+                || world.memory(self.me).slot(step.line, writer, number).1 == number + 1
+                    && (now == Way::Memory
+                        || matches!(world.bug, Some(Bug::AsksOnce | Bug::ReadsWhileHeld)));
         }
         if self.inbox.contains_key(&(number, writer)) {
             return true;
@@ -304,166 +358,6 @@ impl Host for Rank {
     }
 }
 
-/// A call, and what each member has and must get.
-struct Case {
-    call: Call,
-    from: Vec<Vec<u8>>,
-    into: Vec<Vec<u8>>,
-    want: Vec<Vec<u8>>,
-    blocks: Vec<Blocks>,
-}
-
-/// Calls that are too long are others'.
-fn draw(random: &mut Prng, size: u32) -> Case {
-    loop {
-        let case = draw_any(random, size);
-        if Plan::new(case.call).is_some() {
-            return case;
-        }
-    }
-}
-
-fn draw_any(random: &mut Prng, size: u32) -> Case {
-    let kind = random.pick(&Kind::ALL);
-    let root = random.below(size as usize) as u32;
-    let count = match random.below(8) {
-        0 => 0,
-        1..4 => random.from_to(1, 6),
-        4..6 => random.from_to(1, 1200),
-        6 => random.from_to(1000, 9000),
-        _ => random.from_to(8000, 65_000),
-    };
-    if kind.varies() {
-        return draw_varying(random, Call { kind, size, root, bytes: count * 8, element: 8 });
-    }
-    let (bytes, n) = (if kind == Kind::Barrier { 0 } else { count * 8 }, size as usize);
-    let call = Call { kind, size, root, bytes, element: if kind.folds() { 8 } else { 1 } };
-    let block = bytes as usize;
-    let gives = match kind {
-        Kind::Alltoall | Kind::Scatter | Kind::ReduceScatterBlock => n * block,
-        _ => block,
-    };
-    let gets = match kind {
-        Kind::Allgather | Kind::Alltoall | Kind::Gather => n * block,
-        _ => block,
-    };
-    let from: Vec<_> = (0..n).map(|_| fill(random, gives)).collect();
-    let into: Vec<_> = (0..n).map(|_| fill(random, gets)).collect();
-    let piece = |w: usize, at: usize| from[w][at * block..(at + 1) * block].to_vec();
-    let folded = |members: Range<usize>, at: usize| -> Option<Vec<u8>> {
-        let mut members = members.rev();
-        let mut result = piece(members.next()?, at);
-        for w in members {
-            let next = piece(w, at);
-            for at in (0..block).step_by(8) {
-                let folded = fold(element(&next, at), element(&result, at));
-                result[at..at + 8].copy_from_slice(&folded.to_le_bytes());
-            }
-        }
-        Some(result)
-    };
-    let want = (0..n).map(|me| {
-        let is_root = me == root as usize;
-        let all: Option<Vec<u8>> = match kind {
-            Kind::Barrier => None,
-            Kind::Bcast if is_root => None,
-            Kind::Bcast => Some(piece(root as usize, 0)),
-            Kind::Reduce | Kind::Gather if !is_root => None,
-            Kind::Reduce | Kind::Allreduce => folded(0..n, 0),
-            Kind::Allgather | Kind::Gather => Some((0..n).flat_map(|w| piece(w, 0)).collect()),
-            Kind::Alltoall => Some((0..n).flat_map(|w| piece(w, me)).collect()),
-            Kind::Scatter => Some(piece(root as usize, me)),
-            Kind::ReduceScatterBlock => folded(0..n, me),
-            Kind::Scan => folded(0..me + 1, 0),
-            Kind::Exscan => folded(0..me, 0),
-            _ => unreachable!("its blocks vary"),
-        };
-        all.unwrap_or_else(|| into[me].clone())
-    });
-    let want = want.collect();
-    Case { call, from, into, want, blocks: vec![Blocks::default(); n] }
-}
-
-fn fill(random: &mut Prng, length: usize) -> Vec<u8> {
-    let mut all: Vec<u8> = Vec::with_capacity(length + 8);
-    while all.len() < length {
-        all.extend_from_slice(&random.bits().to_le_bytes());
-    }
-    all.truncate(length);
-    all
-}
-
-/// Blocks of up to `call.bytes`, with gaps between them.
-fn draw_varying(random: &mut Prng, mut call: Call) -> Case {
-    let (n, root, kind) = (call.size as usize, call.root as usize, call.kind);
-    let most = (call.bytes / 8) as usize;
-    let mut draw = || if random.chance(20) { 0 } else { random.below(most + 1) * 8 };
-    // What one gives another, as long as everybody is concerned.
-    let mut lengths: Vec<Vec<usize>> = (0..n).map(|_| (0..n).map(|_| draw()).collect()).collect();
-    for w in 0..n {
-        for r in 0..n {
-            lengths[w][r] = match kind {
-                Kind::Alltoallv => lengths[w][r],
-                Kind::Gatherv | Kind::Allgatherv => lengths[w][0],
-                _ => lengths[0][r],
-            };
-        }
-    }
-    call.bytes = lengths.iter().flatten().copied().max().unwrap_or(0) as u64;
-    let lay = |random: &mut Prng, lengths: Vec<usize>| -> Vec<Range<usize>> {
-        let mut at = 0;
-        let block = |length: usize| {
-            let start = at + if kind.folds() { 0 } else { random.below(3) * 8 };
-            at = start + length;
-            start..at
-        };
-        lengths.into_iter().map(block).collect()
-    };
-    let mut blocks = Vec::new();
-    for (me, row) in lengths.iter().enumerate() {
-        let column: Vec<usize> = lengths.iter().map(|row| row[me]).collect();
-        let gives = match kind {
-            Kind::Gatherv | Kind::Allgatherv => vec![row[0]],
-            Kind::Scatterv if me != root => Vec::new(),
-            _ => row.clone(),
-        };
-        let gets = match kind {
-            Kind::Gatherv if me != root => Vec::new(),
-            Kind::Scatterv | Kind::ReduceScatter => vec![lengths[root][me]],
-            _ => column,
-        };
-        blocks.push(Blocks { gives: lay(random, gives), gets: lay(random, gets) });
-    }
-    let end = |blocks: &[Range<usize>]| blocks.last().map_or(0, |block| block.end);
-    let from: Vec<_> = blocks.iter().map(|blocks| fill(random, end(&blocks.gives))).collect();
-    let into: Vec<_> = blocks.iter().map(|blocks| fill(random, end(&blocks.gets))).collect();
-    let mut want = into.clone();
-    for me in 0..n {
-        let given = |w: usize| {
-            let all = &blocks[w].gives;
-            from[w][all[if all.len() == n { me } else { 0 }].clone()].to_vec()
-        };
-        if kind == Kind::ReduceScatter {
-            let mut result = given(n - 1);
-            for w in (0..n - 1).rev() {
-                let next = given(w);
-                for at in (0..result.len()).step_by(8) {
-                    let folded = fold(element(&next, at), element(&result, at));
-                    result[at..at + 8].copy_from_slice(&folded.to_le_bytes());
-                }
-            }
-            want[me] = result;
-        } else if kind == Kind::Scatterv {
-            want[me][blocks[me].gets[0].clone()].copy_from_slice(&given(root));
-        } else {
-            for (w, place) in blocks[me].gets.iter().enumerate() {
-                want[me][place.clone()].copy_from_slice(&given(w));
-            }
-        }
-    }
-    Case { call, from, into, want, blocks }
-}
-
 fn run(seed: u64, bug: Option<Bug>) {
     let mut random = Prng::new(seed);
     let size = random.from_to(2, 5) as u32;
@@ -473,20 +367,31 @@ fn run(seed: u64, bug: Option<Bug>) {
         Memory { lines: slots(LINES), chunks: slots(CHUNKS), finished: vec![0; n], up: vec![0; n] };
     let always_messages = random.chance(15);
     let carriers: Vec<Carrier> = (0..size).map(|_| Carrier::new(size)).collect();
-    if !always_messages {
-        assert!(carriers.iter().all(|carrier| carrier.share(0)));
+    let calls = random.between(5, 40);
+    // From the beginning, or in a call in which each learns that all have mapped it.
+    let maps_in = (!always_messages && random.chance(40)).then(|| random.below(calls));
+    if !always_messages && maps_in.is_none() {
+        assert!(carriers.iter().all(|carrier| carrier.share(0) == Some(true)));
     }
     let world = Rc::new(RefCell::new(World {
         random: random.fork(1),
         memories: vec![memory],
         nodes: (0..n).map(|_| random.below(2)).collect(),
         carriers,
+        have_memory: vec![!always_messages && maps_in.is_none(); n],
         mail: BTreeMap::new(),
-        parts_in: (!always_messages && random.chance(50)).then(|| random.from_to(1, 120)),
+        has_parted: false,
+        unknowing: Vec::new(),
+        snapshot_in: (!always_messages && random.chance(50)).then(|| random.from_to(1, 120)),
         bug,
     }));
-    let calls = random.between(5, 40);
-    let cases: Vec<Case> = (0..calls).map(|_| draw(&mut random, size)).collect();
+    let mut draw_for = |call: usize| loop {
+        let case = draw(&mut random, size);
+        if maps_in != Some(call) || case.call.kind == Kind::Allgather && case.call.bytes > 0 {
+            return case;
+        }
+    };
+    let cases: Vec<Case> = (0..calls).map(&mut draw_for).collect();
     let plans: Vec<Plan> = cases.iter().map(|case| Plan::new(case.call).unwrap()).collect();
     let mut members: Vec<Member> = (0..size).map(|me| Member::new(me, size)).collect();
     let rank = |me: u32| Rank {
@@ -495,10 +400,36 @@ fn run(seed: u64, bug: Option<Bug>) {
         from: Vec::new(),
         into: Vec::new(),
         blocks: Blocks::default(),
+        put: Vec::new(),
+        early: Way::Memory,
+        asked: None,
         inbox: BTreeMap::new(),
     };
     let mut ranks: Vec<Rank> = (0..size).map(rank).collect();
     let mut at = vec![0; n];
+    let (mut partings, mut mapped) = (vec![0; n], vec![false; n]);
+    let mut map = |me: usize, call: usize| {
+        let mut world = world.borrow_mut();
+        if maps_in == Some(call) {
+            partings[me] = world.carriers[me].partings();
+            // On another node nobody finds it.
+            mapped[me] = world.memories.len() == 1;
+            world.have_memory[me] = mapped[me];
+            if world.bug == Some(Bug::ReadsBeforeItShares) {
+                let _ = world.carriers[me].share(u64::MAX);
+            }
+        }
+        if maps_in.is_none_or(|maps_in| maps_in + 1 != call) {
+            return true;
+        }
+        // In the call before all have told each other.
+        if mapped.iter().all(|&mapped| mapped) {
+            return world.carriers[me].share(partings[me]).is_some();
+        }
+        world.have_memory[me] = false;
+        world.carriers[me].forget_memory();
+        true
+    };
     let enter = |rank: &mut Rank, call: usize| {
         let me = rank.me as usize;
         rank.from = cases[call].from[me].clone();
@@ -517,10 +448,19 @@ fn run(seed: u64, bug: Option<Bug>) {
         }
     };
     ranks.iter_mut().for_each(|rank| enter(rank, 0));
+    assert!((0..n).all(|me| map(me, 0)));
+    let mut enters = vec![false; n];
     let mut idle = 0;
     while at.iter().any(|&call| call < calls) {
         let me = random.below(n);
+        if !world.borrow().unknowing.is_empty() && random.chance(20) {
+            world.borrow_mut().learn();
+        }
         if at[me] == calls {
+            continue;
+        }
+        if enters[me] {
+            enters[me] = !map(me, at[me]);
             continue;
         }
         let before = (members[me].number(), at[me]);
@@ -530,6 +470,7 @@ fn run(seed: u64, bug: Option<Bug>) {
             at[me] += 1;
             if at[me] < calls {
                 enter(&mut ranks[me], at[me]);
+                enters[me] = true;
             }
         }
         idle = if before == (members[me].number(), at[me]) { idle + 1 } else { 0 };

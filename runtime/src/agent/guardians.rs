@@ -97,6 +97,7 @@ pub(super) fn is_for_own_rank(message: &FromNode, rank: &mut Option<PeerId>) -> 
         | FromNode::Stored { rank, .. }
         | FromNode::StoreFailed { rank, .. }
         | FromNode::RankFailed { rank, .. }
+        | FromNode::Restored { rank, .. }
         | FromNode::OutputViaDaemon { rank, .. }
         | FromNode::OutputOffsets { rank, .. }
         | FromNode::Output { rank, .. }

@@ -51,6 +51,7 @@ impl Guardian {
         let pid = std::process::id();
         let incarnation = self.incarnation();
         self.send(&FromNode::Guardian { rank, size, pid, incarnation });
+        self.report_restored();
         for message in self.rank.messages_to_repeat() {
             self.send(&FromNode::Rank { rank, message });
         }

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// Before the rank is sent `Begin`: the others of its set stop sending and wait for it.
 pub const BEGIN: &str = "begin";
+/// Before it is restored from its image, and its files are put back.
+pub const RESTORE: &str = "restore";
 /// Before its image is written: its snapshot is taken, and the program runs again.
 pub const IMAGE: &str = "image";
 

@@ -218,7 +218,7 @@ fn guard(
     let via_daemon = output.as_ref().filter(|_| !adopted).map(Output::start_positions);
     let mut rank = GuardedRank::new(pid, Link::new(ours)?, output, input);
     if settings.restore.is_some() {
-        rank.send(&ToRank::Restarted { incarnation: settings.incarnation });
+        rank.begin_restored(settings.incarnation);
     }
     let mut guardian = Guardian {
         settings,
@@ -473,6 +473,11 @@ impl Guardian {
             ToNode::OutputAccepted { rank, stream, position } if rank == mine => {
                 self.output_accepted(stream, position);
             }
+            ToNode::AllRestored { rank, incarnation }
+                if rank == mine && incarnation == self.settings.incarnation =>
+            {
+                self.rank.send(&ToRank::AllRestored {});
+            }
             ToNode::NoRestart { rank } if rank == mine => self.refuse_restart(),
             ToNode::End { rank, incarnation, reason }
                 if rank == mine && incarnation == self.incarnation() =>
@@ -504,6 +509,18 @@ impl Guardian {
         self.refuse_restart();
         if !reason.is_empty() {
             report!("{reason}");
+        }
+        if self.rank.awaits_endpoints() {
+            if !reason.is_empty() {
+                report!(
+                    "rank {} on node {}: it was restored from an image, and without the job's \
+                     coordinator it does not learn where the others are: it is ended",
+                    self.settings.rank,
+                    os::hostname()
+                );
+            }
+            self.ending = true;
+            self.signal(libc::SIGKILL);
         }
         self.rank.disable_protection();
         self.stop_output_relay();

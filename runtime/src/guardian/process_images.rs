@@ -75,7 +75,7 @@ fn name_files(image: &Path, files: &[NotPutBack]) {
     for NotPutBack { path, reason } in files {
         report!(
             "{} was restored, but {} is not put back to what it was at that checkpoint: {reason}. \
-             If the program reads what it had written to it, its results are wrong",
+             The program had not read it since, and writes it again",
             image.display(),
             path.display()
         );

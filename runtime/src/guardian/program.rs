@@ -136,7 +136,7 @@ fn too_few_files(number: RawFd) -> String {
     format!(
         "the limit of open files (ulimit -Hn) is {limit}, and a protected rank needs descriptor \
          {number}, and more when it is restarted: raise it to 1024 or more, or run without \
-         protection (--mca \
-         vprotocol_correlated_recover 0)"
+         protection (--mca vprotocol_correlated_recover 0, and no \
+         vprotocol_correlated_checkpoint_dir)"
     )
 }

@@ -29,6 +29,8 @@ pub struct GuardedRank {
     /// `None`: it has closed it, or violated the protocol.
     link: Option<Link>,
     hello: Option<FromRank>,
+    /// It was made from an image, and does not know yet where the others are.
+    awaits_endpoints: bool,
     ready: bool,
     finishing: bool,
     may_finish: bool,
@@ -72,6 +74,7 @@ impl GuardedRank {
             program: Some(program),
             link: Some(link),
             hello: None,
+            awaits_endpoints: false,
             ready: false,
             finishing: false,
             may_finish: false,
@@ -102,6 +105,17 @@ impl GuardedRank {
         let closed_upto = self.closed_upto;
         let input = self.input.take();
         *self = Self { folders, writing, closed_upto, ..Self::new(program, link, output, input) };
+    }
+
+    /// It is made from an image, and will run in this incarnation.
+    pub fn begin_restored(&mut self, incarnation: Incarnation) {
+        self.awaits_endpoints = true;
+        self.send(&ToRank::Restarted { incarnation });
+    }
+
+    /// Was it made from an image, without having learnt where the others are?
+    pub fn awaits_endpoints(&self) -> bool {
+        self.awaits_endpoints && self.program.is_some()
     }
 
     /// Its program, while it runs.
@@ -401,6 +415,7 @@ impl GuardedRank {
                 }
             }
             ToRank::MayFinish {} => self.may_finish = true,
+            ToRank::Endpoints { .. } => self.awaits_endpoints = false,
             ToRank::CheckpointRequestResult { number, .. } => drop(self.requests.remove(number)),
             _ => {}
         }

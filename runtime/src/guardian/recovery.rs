@@ -9,13 +9,13 @@
 
 use crate::guardian::images::{ImageStore, RestartInfo, file_name};
 use crate::guardian::output::Ends;
-use crate::guardian::{Guardian, output};
+use crate::guardian::{Guardian, failpoints, output};
 use crate::link::Link;
 use crate::os;
 use crate::os::Pid;
 use crate::settings;
 use crate::settings::{Printed, Settings};
-use rustbtl_coordination::control::{FromNode, ToRank};
+use rustbtl_coordination::control::FromNode;
 use rustbtl_fragments::ids::Incarnation;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -56,6 +56,7 @@ pub(super) fn restore(
     socket: OwnedFd,
     ends: Ends,
 ) -> Result<Pid, String> {
+    failpoints::at(failpoints::RESTORE, settings.rank);
     let image = checkpoint.join(file_name(settings.rank));
     let standard = ends.numbers();
     let restart = RestartInfo { incarnation: settings.incarnation, alone: settings.alone };
@@ -110,6 +111,11 @@ impl Guardian {
         if self.ended.is_some() || self.ending {
             return;
         }
+        let is_made = self.settings.restore.is_some() && self.rank.program().is_some();
+        if is_made && restart.incarnation == self.settings.incarnation {
+            // Ordered twice; others may run already, since this one is made.
+            return self.report_restored();
+        }
         let status = self.kill_program();
         self.suspended = false;
         // The output so far is not lost, and not printed twice.
@@ -129,11 +135,20 @@ impl Guardian {
             self.settings.restore = Some(checkpoint.clone());
             self.restart_from_image(&checkpoint)
         });
+        self.report_restored();
         if let Err(reason) = restarted {
             let rank = self.settings.rank;
             let until = Instant::now() + DECISION_MAX;
             self.failure = Some(Failure { status: status.unwrap_or(libc::SIGKILL), until });
             self.send(&FromNode::RestoreFailed { rank, incarnation, reason });
+        }
+    }
+
+    /// The program was made from an image, if it was. It does not run before all are as far.
+    pub(super) fn report_restored(&mut self) {
+        if self.settings.restore.is_some() && self.rank.program().is_some() {
+            let Settings { rank, incarnation, .. } = self.settings;
+            self.send(&FromNode::Restored { rank, incarnation });
         }
     }
 
@@ -165,8 +180,7 @@ impl Guardian {
         let theirs = OwnedFd::from(theirs);
         let pid = restore(&*self.store, &self.settings, checkpoint, theirs, ends)?;
         self.rank.restarted(pid, link, output);
-        let incarnation = self.settings.incarnation;
-        self.rank.send(&ToRank::Restarted { incarnation });
+        self.rank.begin_restored(self.settings.incarnation);
         Ok(())
     }
 

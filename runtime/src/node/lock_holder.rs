@@ -3,7 +3,7 @@
 
 use crate::os::{self, Pid};
 use crate::suspended::{self, Looks};
-use std::fs::{self, File};
+use std::fs::{self, DirEntry, File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,17 +49,44 @@ fn watch(file: &File, look: Duration, over: &AtomicBool, may_be_ended: &impl Fn(
 
 /// Who has locked the file (flock(2)), as the kernel says.
 fn holder(file: &File) -> Option<Pid> {
-    let inode = file.metadata().ok()?.ino().to_string();
+    let of = file.metadata().ok()?;
     let locks = fs::read_to_string("/proc/locks").ok()?;
-    locks.lines().find_map(|line| {
-        // Number, kind, advisory, mode, process, device and inode. Who waits has an arrow.
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let is_it = *words.get(1)? == "FLOCK" && words.get(5)?.rsplit(':').next()? == inode;
-        if is_it { words.get(4)?.parse().ok() } else { None }
-    })
+    candidates(&locks, of.ino()).into_iter().find(|&pid| has_locked(pid, &of))
 }
 
-/// Another guardian: files of other file systems may have the same number.
+/// Who has locked a file with this number, on any file system: nodes that share a kernel have file
+/// systems of their own, which count alike.
+fn candidates(locks: &str, inode: u64) -> Vec<Pid> {
+    let inode = inode.to_string();
+    let holder = |line: &str| {
+        // Number, kind, advisory, mode, process, device and inode. Who waits has an arrow.
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let is_it = *words.get(1)? == "FLOCK"
+            && *words.get(3)? == "WRITE"
+            && words.get(5)?.rsplit(':').next()? == inode;
+        if is_it { words.get(4)?.parse().ok() } else { None }
+    };
+    locks.lines().filter_map(holder).collect()
+}
+
+/// Has the process this file open, and locked? The device that /proc/locks names is not always
+/// that of stat(2).
+fn has_locked(pid: Pid, of: &Metadata) -> bool {
+    let numbers = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let same = |entry: &DirEntry| {
+        let found = fs::metadata(entry.path());
+        found.is_ok_and(|found| (found.dev(), found.ino()) == (of.dev(), of.ino()))
+    };
+    let is_locked = |entry: DirEntry| {
+        let number = entry.file_name();
+        let info = format!("/proc/{pid}/fdinfo/{}", number.to_string_lossy());
+        let info = fs::read_to_string(info).unwrap_or_default();
+        info.lines().any(|line| line.starts_with("lock:") && line.contains("FLOCK"))
+    };
+    numbers.filter(same).any(is_locked)
+}
+
+/// Another guardian, and not what somebody else has locked it with.
 pub(super) fn is_this_program(pid: Pid) -> bool {
     let own = fs::read_link("/proc/self/exe");
     let theirs = fs::read_link(format!("/proc/{pid}/exe"));
@@ -91,6 +118,27 @@ mod tests {
         lock(&file, Duration::from_millis(20), |ended| ended == pid).unwrap();
         assert!(!child.wait().unwrap().success(), "it was ended");
         fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn files_of_other_file_systems_with_the_same_number_are_others() {
+        let locks = "8: FLOCK ADVISORY READ 16370 00:2c:12 0 EOF\n\
+                     9: FLOCK ADVISORY WRITE 16371 00:2c:12 0 EOF\n\
+                     10: POSIX ADVISORY WRITE 16366 00:2f:12 0 EOF\n\
+                     11: FLOCK ADVISORY WRITE 16366 00:2f:13 0 EOF\n\
+                     14: FLOCK ADVISORY WRITE 16368 00:2f:12 0 EOF\n\
+                     14: -> FLOCK ADVISORY WRITE 16367 00:2f:12 0 EOF\n";
+        assert_eq!(candidates(locks, 12), [16371, 16368]);
+        let path = |name| std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+        let (held, open) = (path("rustbtl-locked"), path("rustbtl-open"));
+        let [held_file, open_file] = [&held, &open].map(|path| File::create(path).unwrap());
+        let own = std::process::id() as Pid;
+        assert!(os::lock(&held_file, false).unwrap());
+        assert!(has_locked(own, &held_file.metadata().unwrap()));
+        assert!(!has_locked(own, &open_file.metadata().unwrap()), "open, and not locked");
+        assert!(!has_locked(own, &fs::metadata("/proc/self/exe").unwrap()), "not open");
+        drop((held_file, open_file));
+        [held, open].iter().for_each(|path| fs::remove_file(path).unwrap());
     }
 
     #[test]

@@ -69,7 +69,8 @@ fn runtime_of(version: &str, any: bool) -> Result<bool> {
                 fail!(
                     "the installed Open MPI is {version}; of 5.0 rustbtl knows 5.0.{} to 5.0.{}. \
                      Install one of these, or put it in front in PATH; `cargo xtask ompi-tree \
-                     build` builds one. With {ANY_RELEASE}=1 this one is tried all the same",
+                     build --version 5.0` builds one. With {ANY_RELEASE}=1 this one is tried all \
+                     the same",
                     KNOWN_5_0.start(),
                     KNOWN_5_0.end()
                 );
@@ -78,7 +79,8 @@ fn runtime_of(version: &str, any: bool) -> Result<bool> {
         }
         _ => fail!(
             "the installed Open MPI is {version}; rustbtl is written for 4.1 and 5.0. Install one \
-             of these, or put it in front in PATH; `cargo xtask ompi-tree build` builds one"
+             of these, or put it in front in PATH; `cargo xtask ompi-tree build --version 5.0` (or \
+             4.1) builds one"
         ),
     }
 }

@@ -2,20 +2,30 @@
 //! and what happens when a process is lost or something is missing.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::job::{Outcome, TestJob};
 use super::mpi::{self, InTree, Over, OverBtl};
+use super::one_sided_component;
 use super::schedule::{Load, Task};
 use super::scratch::Scratch;
 use super::summary::Tier;
 use crate::error::{Context, Result};
-use crate::paths;
+use crate::{debian, paths};
 
 /// ob1 over our BTL.
 pub const OPTIONS: [&str; 6] = ["--mca", "pml", "ob1", "--mca", "btl", "rustbtl,self"];
 /// Windows over osc/rdma, which uses the BTL's operations on memory; those that are shared over sm.
 pub const OSC_RDMA: [&str; 6] = ["--mca", "osc", "rdma,sm", "--mca", "btl_rustbtl_one_sided", "1"];
+/// Without Open MPI's collectives by node and network.
+pub const WITHOUT_HAN: [&str; 3] = ["--mca", "coll", "^han"];
+/// They hang in coll/han of 5.0.7 between nodes over sm and tcp as well: it cuts a broadcast into
+/// pieces by the datatype of each rank, and the root's may be another one.
+const HANG_IN_HAN: [&str; 1] = ["coll_rooted"];
+/// Windows by messages, in 5.0.
+pub const WITHOUT_OPERATIONS: [&str; 3] = ["--mca", "btl_rustbtl_one_sided", "0"];
+/// What 5.0.7 can do that way; in `rma_remote` its bits change wrongly, over sm and tcp as well.
+const BY_MESSAGES: [&str; 4] = ["rma_active", "rma_dynamic", "rma_passive", "rma_threads"];
 /// ob1 over what Open MPI chooses.
 const UNNAMED: [&str; 3] = ["--mca", "pml", "ob1"];
 
@@ -24,10 +34,8 @@ const PROGRAMS_AT_A_TIME: usize = 20;
 
 /// The tiers.
 pub fn tasks(tasks: &mut Vec<Task<'_>>, needs: &'static [&'static str]) {
-    // What fails over stock Open MPI fails in ob1, or is about our PML.
-    let about_us = |name: &String| name == "quiet" || mpi::stock_fails(name);
-    let wanted = |name: &String| !about_us(name) && !mpi::is_large(name);
-    let names: Vec<String> = mpi::names().unwrap_or_default().into_iter().filter(wanted).collect();
+    let names = mpi::names().unwrap_or_default();
+    let names: Vec<String> = names.into_iter().filter(|name| is_wanted(name)).collect();
     for some in names.chunks(PROGRAMS_AT_A_TIME) {
         let some = some.to_vec();
         let title = format!("the BTL: {} to {}", some[0], some[some.len() - 1]);
@@ -47,24 +55,32 @@ pub fn tasks(tasks: &mut Vec<Task<'_>>, needs: &'static [&'static str]) {
         }
         tier.check("btl, osc/rdma: has nothing else to use: 2 × 1", osc_rdma_without_it);
     }));
-    tasks.push(Task::new("the BTL: choice, ways and losses", Load::Jobs, needs, run));
+    tasks.push(Task::new("the BTL: choice, ways and losses", Load::Jobs, needs, |tier| {
+        choice_ways_and_losses(tier, &OverBtl::default());
+    }));
 }
 
-fn run(tier: &mut Tier) {
-    type Check = fn() -> Result<()>;
+/// What fails over stock Open MPI fails in ob1, or is about our PML.
+fn is_wanted(program: &str) -> bool {
+    let about_us = program == "quiet" || mpi::stock_fails(program);
+    !about_us && !mpi::is_large(program) && !one_sided_component::is_for_it(program)
+}
+
+fn choice_ways_and_losses(tier: &mut Tier, over: &OverBtl) {
+    type Check = fn(&OverBtl) -> Result<()>;
     let checks: [(&str, Check); 9] = [
         ("a job that does not name it does not open it", not_opened),
         ("a job that names it uses nothing else", used_alone),
-        ("no memory of neighbours is read: 1 × 3", || passes((1, 3), &NO_SINGLE_COPY)),
+        ("no memory of neighbours is read: 1 × 3", |over| passes(over, (1, 3), &NO_SINGLE_COPY)),
         ("a rank whose neighbours' memory it may not read: 1 × 2", refused_to_one),
-        ("no shared memory: 1 × 3", || passes((1, 3), &NO_MEMORY)),
-        ("long messages in pieces: 2 × 2", || passes((2, 2), &NO_PUT)),
-        ("encrypted: 2 × 2", || passes((2, 2), &ENCRYPTED)),
+        ("no shared memory: 1 × 3", |over| passes(over, (1, 3), &NO_MEMORY)),
+        ("long messages in pieces: 2 × 2", |over| passes(over, (2, 2), &NO_PUT)),
+        ("encrypted: 2 × 2", |over| passes(over, (2, 2), &ENCRYPTED)),
         ("its transports are not there", without_core),
         ("a node is cut off: 2 × 1", cut),
     ];
     for (what, check) in checks {
-        tier.check(&format!("btl: {what}"), check);
+        tier.check(&format!("btl: {what}"), || check(over));
     }
 }
 
@@ -79,18 +95,22 @@ const DECLINED: &str = "select: init of component rustbtl returned failure";
 /// And of one that has.
 const TAKEN: &str = "select: init of component rustbtl returned success";
 
-/// Messages of all sizes, in both directions.
-fn job((nodes, ppn): (u32, u32)) -> Result<TestJob> {
-    let program = mpi::compile(&paths::root().join("tests/mpi/sizes.c"))?;
-    Ok(TestJob::new(nodes, ppn, &[program]))
+/// A program, compiled for that Open MPI.
+fn program(source: &str, over: &OverBtl) -> Result<PathBuf> {
+    mpi::compile_over(&paths::root().join(source), &Over::Btl(*over))
+}
+
+/// Messages of all sizes, in both directions, over what Open MPI chooses.
+fn sizes((nodes, ppn): (u32, u32), over: &OverBtl) -> Result<TestJob> {
+    Ok(over.in_its_tree(TestJob::new(nodes, ppn, &[program("tests/mpi/sizes.c", over)?])))
 }
 
 fn must_pass(outcome: &Outcome) -> Result<()> {
     outcome.must(outcome.code == 0 && outcome.stdout.contains("OK"), "the job should end well")
 }
 
-fn passes(shape: (u32, u32), options: &[&str]) -> Result<()> {
-    must_pass(&job(shape)?.with(&OPTIONS).with(options).run()?)
+fn passes(over: &OverBtl, shape: (u32, u32), options: &[&str]) -> Result<()> {
+    must_pass(&sizes(shape, over)?.with(&OPTIONS).with(options).run()?)
 }
 
 fn passes_rma(
@@ -117,10 +137,20 @@ fn osc_rdma_without_it() -> Result<()> {
     outcome.must(outcome.code != 0, "there should be no component for the window")
 }
 
-/// Over Debian 13's Open MPI 5.0, in a tree of its packages.
+/// Over Debian 13's Open MPI 5.0, in a tree of its packages. Windows are osc/rdma's there, which
+/// uses the BTL's operations on memory, or makes its own of messages where they are not offered.
 pub fn run_over(tier: &mut Tier, tree: InTree<'_>) {
-    let over = Over::Btl(OverBtl { tree: Some(tree), one_sided: true });
-    mpi::run_some(tier, &over, |name| IN_PACKAGES.contains(&name));
+    let over = OverBtl { tree: Some(tree), one_sided: true, without_han: false };
+    let hangs_in_han = |name: &str| HANG_IN_HAN.contains(&name);
+    mpi::run_some(tier, &Over::Btl(over), |name| is_wanted(name) && !hangs_in_han(name));
+    mpi::run_some(tier, &Over::Btl(OverBtl { without_han: true, ..over }), hangs_in_han);
+    let by_messages = OverBtl { one_sided: false, ..over };
+    mpi::run_some(tier, &Over::Btl(by_messages), |name| BY_MESSAGES.contains(&name));
+    tier.check("btl: windows by messages of ranks that have not met: 2 × 2", || {
+        knows_who_sends(&by_messages)
+    });
+    choice_ways_and_losses(tier, &over);
+    tier.check("btl, osc/rdma: uses the module for it: 2 × 2", || takes_third_module(&over));
 }
 
 /// A program, its arguments, nodes and ranks on each, options.
@@ -140,30 +170,15 @@ const OVER_OSC_RDMA: [RmaCase; 9] = [
     ("rma_remote", &["allocated"], (2, 2), &[]),
 ];
 
-/// Programs that show the BTL in 5.0: all kinds of messages, threads, windows.
-const IN_PACKAGES: [&str; 11] = [
-    "ring",
-    "sizes",
-    "modes",
-    "datatypes_layouts",
-    "wildcards",
-    "coll_all",
-    "storm",
-    "threads_basic",
-    "rma_active",
-    "rma_passive",
-    "rma_remote",
-];
-
-fn not_opened() -> Result<()> {
-    let outcome = job((1, 2))?.with(&UNNAMED).with(&VERBOSE).run()?;
+fn not_opened(over: &OverBtl) -> Result<()> {
+    let outcome = sizes((1, 2), over)?.with(&UNNAMED).with(&VERBOSE).run()?;
     must_pass(&outcome)?;
     let said = outcome.said();
     outcome.must(said.contains(DECLINED) && !said.contains(TAKEN), "it should decline")
 }
 
-fn used_alone() -> Result<()> {
-    let outcome = job((2, 2))?.with(&OPTIONS).with(&VERBOSE).run()?;
+fn used_alone(over: &OverBtl) -> Result<()> {
+    let outcome = sizes((2, 2), over)?.with(&OPTIONS).with(&VERBOSE).run()?;
     must_pass(&outcome)?;
     let said = outcome.said();
     outcome.must(said.matches(TAKEN).count() == 4, "all four ranks should use it")
@@ -171,35 +186,40 @@ fn used_alone() -> Result<()> {
 
 /// The others offer their memory, as this rank does. Without capabilities it may not read that of a
 /// process which has some, and has the data sent.
-fn refused_to_one() -> Result<()> {
-    let program = mpi::compile(&paths::root().join("tests/mpi/sizes.c"))?;
+fn refused_to_one(over: &OverBtl) -> Result<()> {
+    let program = program("tests/mpi/sizes.c", over)?;
     let script = format!(
         "test $OMPI_COMM_WORLD_RANK = 1 && without='setpriv --bounding-set=-all'; exec $without {}",
         program.display()
     );
-    must_pass(&TestJob::new(1, 2, &["sh", "-c", &script]).with(&OPTIONS).run()?)
+    let job = over.in_its_tree(TestJob::new(1, 2, &["sh", "-c", &script]));
+    must_pass(&job.with(&OPTIONS).run()?)
 }
 
 /// Only one of the two files was copied.
-fn without_core() -> Result<()> {
+fn without_core(over: &OverBtl) -> Result<()> {
     let scratch = Scratch::new("btl")?;
+    let built = over.tree.map_or_else(paths::mca, |_| debian::target().join("mca"));
     for file in ["mca_btl_rustbtl.so", "help-mca-btl-rustbtl.txt"] {
-        let (from, to) = (paths::mca().join(file), scratch.0.join(file));
+        let (from, to) = (built.join(file), scratch.0.join(file));
         fs::copy(&from, &to).context(|| from.display().to_string())?;
     }
-    let path = format!("{}:SYSTEM_DEFAULT", scratch.0.display());
-    let outcome =
-        job((1, 2))?.with(&OPTIONS).with(&["--mca", "mca_base_component_path", &path]).run()?;
+    // PMIx of 5.0 takes no SYSTEM_DEFAULT; its Open MPI has its own BTLs in its libraries.
+    let others = if over.tree.is_some() { "" } else { ":SYSTEM_DEFAULT" };
+    let path = format!("{}{others}", scratch.0.display());
+    let job = sizes((1, 2), over)?.with(&OPTIONS);
+    let outcome = job.with(&["--mca", "mca_base_component_path", &path]).run()?;
     let named = outcome.said().contains("which must lie beside mca_btl_rustbtl.so");
     outcome.must(outcome.code != 0 && named, "the user should read what is missing")
 }
 
 /// Nobody else notices a cable that was pulled: the kernel would repeat for a quarter of an hour.
-fn cut() -> Result<()> {
+fn cut(over: &OverBtl) -> Result<()> {
     let scratch = Scratch::new("btl")?;
-    let program = mpi::compile(&paths::root().join("tests/workloads/hash_ring.c"))?;
+    let program = program("tests/workloads/hash_ring.c", over)?;
     let command = [program.as_path(), Path::new("1000000000")];
-    let mut job = TestJob::new(2, 1, &command).with(&OPTIONS).with(&[
+    let job = over.in_its_tree(TestJob::new(2, 1, &command));
+    let mut job = job.with(&OPTIONS).with(&[
         "--mca",
         "btl_rustbtl_tcp_silence_timeout",
         "4000",
@@ -215,4 +235,27 @@ fn cut() -> Result<()> {
     let outcome = job.run()?;
     let told = outcome.said().contains("has lost a process of the job");
     outcome.must(told && outcome.code != 0, "the rank that is left should end, and say why")
+}
+
+/// osc/rdma of 5.0 could also make puts and atomics of messages by itself.
+fn takes_third_module(over: &OverBtl) -> Result<()> {
+    let program = program("tests/mpi/rma_active.c", over)?;
+    let job = over.in_its_tree(TestJob::new(2, 2, &[program]));
+    let verbose = ["--mca", "osc_base_verbose", "40"];
+    let outcome = job.with(&OPTIONS).with(&OSC_RDMA).with(&verbose).run()?;
+    must_pass(&outcome)?;
+    let said = outcome.said();
+    let taken = said.matches("accelerated_query: selected btl: rustbtl").count();
+    outcome.must(taken >= 4 && !said.contains("found alternate btl"), "all ranks should use it")
+}
+
+/// What Open MPI 5.0 makes of messages has to answer to somebody whom this process has never sent
+/// anything. (The bits that the program finds may be wrong, see [`BY_MESSAGES`].)
+fn knows_who_sends(over: &OverBtl) -> Result<()> {
+    let program = program("tests/mpi/rma_remote.c", over)?.display().to_string();
+    let job = over.in_its_tree(TestJob::new(2, 2, &[program, "created".into()]));
+    let outcome = job.with(&OPTIONS).with(&WITHOUT_OPERATIONS).run()?;
+    let said = outcome.said();
+    let ended = said.contains("OK") || said.contains("my bit before");
+    outcome.must(ended, "it should come as far as over Open MPI's own BTLs")
 }

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use super::collectives_component::PARTED;
 use super::job::TestJob;
 use super::mpi;
 use super::scratch::Scratch;
@@ -48,6 +49,16 @@ pub fn run(tier: &mut Tier) {
         let title = format!("{what}: {nodes} × {ppn}, {length}");
         tier.check(&title, || sent_before((nodes, ppn), long));
     }
+    tier.check("a collective under way, onto several nodes: 1 × 3", in_a_collective);
+    tier.check("programs that read clocks, onto several nodes: 1 × 3", clocks_go_on);
+    tier.check("a shared window is not restored onto several nodes: 1 × 2", parted_window);
+    let title = "a large shared window: 1 × 2";
+    tier.check(title, large_window);
+    if let Some(_until_then) = HugePages::on() {
+        tier.check(&format!("{title}, memory of huge pages"), large_window);
+    } else {
+        tier.skip("memory of huge pages: shmem_enabled cannot be set here");
+    }
     for (program, shape, call) in &UNCHANGED {
         let title = format!("{}, unchanged: {} × {}", program.name, shape.0, shape.1);
         tier.check(&title, || unchanged(program, *shape, *call));
@@ -77,6 +88,110 @@ fn survives(program: &Program, shape: Shape, restarts: &[Shape]) -> Result<()> {
         program.must_answer(&outcome, &scratch, &known.answer)?;
     }
     workloads::none_unfinished_but(&unfinished, &checkpoints)
+}
+
+/// The set waits in a collective of its own, in memory. When it runs again on several nodes, the
+/// root puts its data before anybody knows that.
+fn in_a_collective() -> Result<()> {
+    let program = mpi::compile(&paths::root().join("tests/workloads/late_root.c"))?;
+    let scratch = Scratch::new("in-a-collective")?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    let gate = workloads::gate(&scratch).display().to_string();
+    let job = TestJob::new(1, 3, &[program.display().to_string(), gate]).with(&PARTED);
+    workloads::open_gate(&scratch, 1)?;
+    let answer = workloads::hash(&job.run()?)?;
+    workloads::open_gate(&scratch, 0)?;
+    killed(&job, &checkpoints, 0.5)?;
+    workloads::open_gate(&scratch, 1)?;
+    for _ in 0..3 {
+        let mut job = workloads::restart((3, 1), &checkpoints, &scratch);
+        job.seconds = 60;
+        let outcome = job.run()?;
+        outcome.must(outcome.code == 0, "the restarted job should end")?;
+        outcome.must(workloads::hash(&outcome)? == answer, "its answer is another one")?;
+    }
+    Ok(())
+}
+
+/// Ranks of a set that share no memory any more cannot record what they read together: they read
+/// on.
+fn clocks_go_on() -> Result<()> {
+    let program = mpi::compile(&paths::root().join("tests/workloads/reads_clocks.c"))?;
+    let scratch = Scratch::new("clocks-go-on")?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    let gate = workloads::gate(&scratch).display().to_string();
+    workloads::open_gate(&scratch, 0)?;
+    let job = TestJob::new(1, 3, &[program.display().to_string(), gate]);
+    let job = workloads::protected(job, &checkpoints).with(&[
+        "--checkpoint-at",
+        "0.5",
+        "--kill-all-after",
+        "0.3",
+    ]);
+    let first = job.run()?;
+    first.must(first.code == 137, "it should have been killed")?;
+    workloads::open_gate(&scratch, 1)?;
+    let mut again = workloads::restart((3, 1), &checkpoints, &scratch);
+    again.seconds = 60;
+    let outcome = again.run()?;
+    outcome.must(outcome.code == 0, "the restarted job should end")?;
+    outcome.must(workloads::hash(&outcome)? == "HASH clocks go on", "what it printed")?;
+    let events = workloads::events(&checkpoints)?;
+    outcome.must(events.contains("\"event\":\"not_replayable\""), "its set cannot replay")
+}
+
+/// It would be two windows, of which neither sees what is stored in the other one.
+fn parted_window() -> Result<()> {
+    let (program, go, scratch) = large_window_job()?;
+    let checkpoints = scratch.0.join("checkpoints");
+    killed(&TestJob::new(1, 2, &program), &checkpoints, 0.5)?;
+    fs::write(&go, "").context(|| go.display().to_string())?;
+    let outcome = workloads::restart((2, 1), &checkpoints, &scratch).run()?;
+    outcome.must(outcome.code != 0, "it must not go on")?;
+    outcome.must(outcome.said().contains("MPI_Win_allocate_shared"), "it should say why")
+}
+
+/// Longer than a block of an image, and than a huge page.
+fn large_window() -> Result<()> {
+    let (program, go, scratch) = large_window_job()?;
+    let checkpoints = scratch.0.join("checkpoints");
+    killed(&TestJob::new(1, 2, &program), &checkpoints, 0.5)?;
+    fs::write(&go, "").context(|| go.display().to_string())?;
+    let outcome = workloads::restart((1, 2), &checkpoints, &scratch).run()?;
+    outcome.must(outcome.code == 0, "the restarted job should end")?;
+    outcome.must(workloads::hash(&outcome)? == "HASH 0 words are wrong", "the window")
+}
+
+/// The words of the command, the file that lets it end, and its folder.
+fn large_window_job() -> Result<(Vec<String>, PathBuf, Scratch)> {
+    let program = mpi::compile(&paths::root().join("tests/workloads/shared_large.c"))?;
+    let scratch = Scratch::new("large-window")?;
+    workloads::checkpoint_folder(&scratch)?;
+    let go = scratch.0.join("go");
+    let words = [&program, &go].map(|word| word.display().to_string());
+    Ok((words.to_vec(), go, scratch))
+}
+
+/// The kernel makes shared memory of huge pages, while this is there. Of the whole machine, for
+/// which it is a matter of speed only.
+struct HugePages(String);
+
+impl HugePages {
+    const SETTING: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+
+    /// `None`: it cannot, or nobody may say so.
+    fn on() -> Option<Self> {
+        let all = fs::read_to_string(Self::SETTING).ok()?;
+        let before = all.split_once('[')?.1.split_once(']')?.0.to_owned();
+        fs::write(Self::SETTING, "always").ok()?;
+        Some(Self(before))
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        let _ = fs::write(Self::SETTING, &self.0);
+    }
 }
 
 /// Fails in the middle, wherever it is by then; meanwhile another one runs to its end.

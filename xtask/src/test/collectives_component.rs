@@ -30,8 +30,8 @@ const ALL_BY_MESSAGES: [&str; 6] = [
 ];
 /// They are Open MPI's.
 const OFF: [&str; 3] = ["--mca", "vprotocol_correlated_collectives", "0"];
-/// Wherever a set is restored, it does as if it lay on several nodes.
-const PARTED: [&str; 2] = ["--env", "RUSTBTL_PART_COLLECTIVES=1"];
+/// Wherever a set is restored, it does as if it lay on several nodes, and learns it late.
+pub const PARTED: [&str; 2] = ["--env", "RUSTBTL_PART_COLLECTIVES=1"];
 
 /// Every bit of every result is in the hash.
 pub const COLLECTIVES: Program = Program {

@@ -3,14 +3,19 @@
 //! find what was there at the checkpoint. The programs compare what they read with what they have
 //! in memory.
 
+use super::job::TestJob;
 use super::local_storage;
-use super::mpi::Over;
+use super::mpi::{self, Over};
 use super::node_failure::must_be_clean;
 use super::scratch::Scratch;
 use super::summary::Tier;
 use super::workloads::{self, Program, Shape, What};
-use crate::error::{Context, Result};
+use crate::error::{Context, Result, failure};
+use crate::paths;
 use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 /// In C, in all ways.
 pub const IN_C: Program = Program {
@@ -30,6 +35,54 @@ pub const IN_FORTRAN: Program = Program {
         arguments: &["FOLDER", "GATE"],
     },
 };
+/// By each function that changes a file, a file of its own.
+const fn forms(name: &'static str, source: &'static str) -> Program {
+    let (iterations, arguments) = (FORMS, &["FOLDER", "GATE"]);
+    Program { name, what: What::Hash { source, iterations, arguments } }
+}
+const BY_FORMS: Program = forms("each function that changes a file", "file_forms.c");
+const BY_FORMS_64: Program = forms("the same with names that end with 64", "file_forms_64.c");
+/// Each changes 26 files.
+const FORMS: u64 = 200;
+/// Databases, in Python.
+pub const SQLITE: Program = Program {
+    name: "databases that are read and changed",
+    what: What::Hash {
+        source: "file_sqlite.py",
+        iterations: ITERATIONS,
+        arguments: &["FOLDER", "GATE"],
+    },
+};
+/// Ranks of several sets use one file, and how.
+const fn shared(name: &'static str, arguments: &'static [&'static str]) -> Program {
+    let (source, iterations) = ("file_shared.c", ITERATIONS);
+    Program { name, what: What::Hash { source, iterations, arguments } }
+}
+/// How, what happens, and whether others are rolled back with the set of which a program is killed.
+const SHARED: [(Program, &[&str], bool); 4] = [
+    (
+        shared("each reads what another one writes", &["FOLDER", "GATE", "both"]),
+        &["--kill-rank", "3@1"],
+        true,
+    ),
+    (
+        shared("one writes, all others read", &["FOLDER", "GATE", "reader"]),
+        &["--kill-rank", "3@1"],
+        true,
+    ),
+    (
+        shared("written before the checkpoint", &["FOLDER", "GATE", "once"]),
+        &[
+            "--mca",
+            "vprotocol_correlated_checkpoint_interval",
+            "1",
+            "--kill-at-event",
+            "checkpoint_completed@4=rank:3",
+        ],
+        false,
+    ),
+    (shared("nobody reads it", &["FOLDER", "GATE", "writers"]), &["--kill-rank", "3@1"], false),
+];
 /// Of a millisecond and more.
 const ITERATIONS: u64 = 4000;
 
@@ -37,10 +90,11 @@ const ITERATIONS: u64 = 4000;
 const ONE_SET: [&str; 2] = ["vprotocol_correlated_sets", "all"];
 
 /// What happens to a job, and how many sets are rolled back.
-const LIVE: [(&str, &Program, Shape, &[&str], usize); 6] = [
+const LIVE: [(&str, &Program, Shape, &[&str], usize); 9] = [
     ("a program is killed: 2 × 2", &IN_C, (2, 2), &["--kill-rank", "3@1"], 1),
-    ("a program is killed, Fortran: 2 × 2", &IN_FORTRAN, (2, 2), &["--kill-rank", "3@1"], 1),
     ("a node is killed: 3 × 1", &IN_C, (3, 1), &["--kill-node", "1@1"], 1),
+    ("a program is killed, each function: 2 × 1", &BY_FORMS, (2, 1), &["--kill-rank", "1@1"], 1),
+    ("a program is killed, Fortran: 2 × 2", &IN_FORTRAN, (2, 2), &["--kill-rank", "3@1"], 1),
     (
         "a program is killed, and again while it replays: 2 × 2",
         &IN_C,
@@ -62,6 +116,14 @@ const LIVE: [(&str, &Program, Shape, &[&str], usize); 6] = [
         1,
     ),
     (
+        "a program is killed, each function with 64: 2 × 1",
+        &BY_FORMS_64,
+        (2, 1),
+        &["--kill-rank", "1@1"],
+        1,
+    ),
+    ("a program is killed, SQLite: 2 × 2", &SQLITE, (2, 2), &["--kill-rank", "3@1.5"], 1),
+    (
         "all are rolled back: 2 × 2",
         &IN_C,
         (2, 2),
@@ -72,26 +134,61 @@ const LIVE: [(&str, &Program, Shape, &[&str], usize); 6] = [
 
 /// Runs the tier.
 pub fn run(tier: &mut Tier) {
-    for (title, program, shape, faults, sets) in LIVE {
-        tier.check(&format!("contents of files: {title}"), || {
-            survives(program, shape, faults, sets)
-        });
-    }
-    let title = "contents of files: what has no room is named, and not put back: 2 × 1";
+    live(tier, &Over::Component, LIVE.len());
+    of_several_sets(tier, &Over::Component, SHARED.len());
+    let title = "contents of files: what has no room is named, and ends a rollback: 2 × 1";
     tier.check(title, without_room);
     tier.check("contents of files: the whole job is restarted: 2 × 2", restarted);
+    for shape in [(1, 2), (2, 1)] {
+        let title = format!(
+            "contents of files: a rank is restored late, after a restart: {} × {}",
+            shape.0, shape.1
+        );
+        tier.check(&title, || restored_late(shape));
+    }
+}
+
+/// Over another Open MPI: some of it.
+pub fn run_over(tier: &mut Tier, over: &Over) {
+    live(tier, over, 3);
+    of_several_sets(tier, over, 2);
+}
+
+fn live(tier: &mut Tier, over: &Over, count: usize) {
+    for (title, program, shape, faults, sets) in LIVE.into_iter().take(count) {
+        tier.check(&format!("contents of files: {title}"), || {
+            survives(over, program, shape, faults, sets)
+        });
+    }
+}
+
+fn of_several_sets(tier: &mut Tier, over: &Over, count: usize) {
+    for (program, faults, together) in SHARED.iter().take(count) {
+        let title = format!("contents of files: of several sets: {}: 2 × 2", program.name);
+        tier.check(&title, || survives_shared(over, program, faults, *together));
+    }
 }
 
 /// The answer is the same, and nothing is left of what was recorded.
-fn survives(program: &Program, shape: Shape, faults: &[&str], sets: usize) -> Result<()> {
+fn survives(
+    over: &Over,
+    program: &Program,
+    shape: Shape,
+    faults: &[&str],
+    sets: usize,
+) -> Result<()> {
     let scratch = Scratch::new("files")?;
-    let undisturbed = program.job(shape, ITERATIONS, &scratch)?.run()?;
+    let iterations = match program.what {
+        What::Hash { iterations, .. } => iterations,
+        _ => ITERATIONS,
+    };
+    let undisturbed = program.job_over(over, shape, iterations, &scratch)?.run()?;
     let known = program.answer(&undisturbed, &scratch)?;
-    let job = program.job(shape, ITERATIONS, &scratch)?.with(faults);
+    let job = program.job_over(over, shape, iterations, &scratch)?.with(faults);
     let replayed = |events: &str| local_storage::all_have_replayed(events, sets);
     let job = local_storage::plain(job, &scratch);
     let happened = || replayed(&local_storage::events(&scratch).unwrap_or_default());
-    let outcome = workloads::run_until(&job, &scratch, ITERATIONS - 1, happened)?;
+    let outcome = workloads::run_until(&job, &scratch, iterations - 1, happened)?;
     program.must_answer(&outcome, &scratch, &known)?;
     let all = replayed(&local_storage::events(&scratch)?);
     outcome.must(all, "not every set was rolled back")?;
@@ -107,7 +204,28 @@ fn survives(program: &Program, shape: Shape, faults: &[&str], sets: usize) -> Re
     must_be_clean(&outcome)
 }
 
-/// It is named while nothing has happened, and again when it is not put back.
+/// The answer is the same. `together`: the set of the program that is killed is not rolled back
+/// alone, since it has read what others have written since.
+fn survives_shared(over: &Over, program: &Program, faults: &[&str], together: bool) -> Result<()> {
+    let scratch = Scratch::new("files")?;
+    let job = || program.job_over(over, (2, 2), ITERATIONS, &scratch);
+    let known = program.answer(&job()?.run()?, &scratch)?;
+    // Its nodes have one file system, and its folder of journals.
+    let job = job()?.with(faults);
+    let sets = if together { 2 } else { 1 };
+    let replayed = |events: &str| local_storage::all_have_replayed(events, sets);
+    let job = local_storage::plain(job, &scratch);
+    let happened = || replayed(&local_storage::events(&scratch).unwrap_or_default());
+    let outcome = workloads::run_until(&job, &scratch, ITERATIONS / 2, happened)?;
+    program.must_answer(&outcome, &scratch, &known)?;
+    let global = local_storage::events(&scratch)?.contains("\"event\":\"global_rollback\"");
+    outcome.must(global == together, "another kind of rollback")?;
+    let why = outcome.said().contains("it can be rolled back with them only");
+    outcome.must(why == together, "the file should be named")?;
+    must_be_clean(&outcome)
+}
+
+/// It is named while nothing has happened; the program reads it, so that there is no rollback.
 fn without_room() -> Result<()> {
     let scratch = Scratch::new("files")?;
     let limit = ["--mca", "vprotocol_correlated_file_undo_max", "100"];
@@ -116,10 +234,10 @@ fn without_room() -> Result<()> {
     let said = outcome.said();
     let named = said.contains("more of this file is changed between two checkpoints");
     outcome.must(named, "no file was named")?;
-    outcome
-        .must(said.contains("is not put back to what it was at that checkpoint"), "not again")?;
-    // The program notices that it does not find what it has written.
-    outcome.must(outcome.code == 3, "it should have found other content")?;
+    let again = said.contains("is not put back to what it was (") && said.contains("reads-*)");
+    outcome.must(again && said.contains("vprotocol_correlated_file_undo_max"), "not again")?;
+    // The program itself, which would notice it, was not restarted.
+    outcome.must(outcome.code != 0 && outcome.code != 3, "it should not have been restored")?;
     must_be_clean(&outcome)
 }
 
@@ -142,4 +260,61 @@ fn restarted() -> Result<()> {
     workloads::open_gate(&scratch, ITERATIONS)?;
     outcome = workloads::restart((2, 2), &checkpoints, &scratch).run()?;
     IN_C.must_answer(&outcome, &scratch, &known)
+}
+
+/// Two ranks write to one file. After a restart the files of one are put back long after the other
+/// one has been restored: neither may what that one writes anew be undone, nor may it see the
+/// future.
+fn restored_late(shape: Shape) -> Result<()> {
+    let program = mpi::compile(&paths::root().join("tests/workloads/file_halves.c"))?;
+    let scratch = Scratch::new("halves")?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    let make = |name: &str| {
+        let file = scratch.0.join(name);
+        fs::write(&file, "").context(|| file.display().to_string())
+    };
+    let folder = scratch.0.display().to_string();
+    let mut job = TestJob::new(shape.0, shape.1, &[program.display().to_string(), folder]);
+    job.folder = scratch.0.clone();
+    let job = workloads::with_checkpoints(job, &checkpoints).with(&[
+        "--checkpoint-at",
+        "0.3",
+        "--kill-all-after",
+        "2",
+    ]);
+    let first = thread::scope(|scope| {
+        let run = scope.spawn(|| job.run());
+        while !run.is_finished() && !is_complete(&checkpoints) {
+            thread::sleep(Duration::from_millis(10));
+        }
+        make("go")?;
+        run.join().map_err(|_| failure!("the first incarnation panicked"))?
+    })?;
+    first.must(first.code == 137, "it should have been killed")?;
+    let written = fs::metadata(scratch.0.join("halves")).map_or(0, |file| file.len());
+    first.must(written == 200_000, "both should have written before that")?;
+    make("end")?;
+    make("restore-1")?;
+    let hold = format!("RUSTBTL_FAILPOINTS={}", scratch.0.display());
+    let mut again = workloads::restart(shape, &checkpoints, &scratch).with(&["--env", &hold]);
+    again.seconds = 60;
+    let second = thread::scope(|scope| {
+        let run = scope.spawn(|| again.run());
+        while !run.is_finished() && !scratch.0.join("restore-1.reached").exists() {
+            thread::sleep(Duration::from_millis(10));
+        }
+        // As long as the other one needs to run again, and more.
+        thread::sleep(Duration::from_secs(1));
+        fs::remove_file(scratch.0.join("restore-1")).context(|| "restore-1".into())?;
+        run.join().map_err(|_| failure!("the restart panicked"))?
+    })?;
+    second.must(scratch.0.join("restore-1.reached").exists(), "its guardian should have waited")?;
+    second.must(second.code == 0, "the restarted job should end")?;
+    second.must(workloads::hash(&second)? == "HASH 0 bytes are wrong", "the file")
+}
+
+/// Is there a checkpoint that is complete?
+fn is_complete(checkpoints: &Path) -> bool {
+    let jobs = fs::read_dir(checkpoints).into_iter().flatten().flatten();
+    jobs.into_iter().any(|job| job.path().join("checkpoint-1/manifest.json").exists())
 }

@@ -29,6 +29,8 @@ pub struct TestJob {
     pub seconds: u32,
     /// What it reads.
     pub stdin: Option<PathBuf>,
+    /// Nothing is said about protection: it is what users get.
+    pub as_it_comes: bool,
 }
 
 /// How a job went.
@@ -53,6 +55,7 @@ impl TestJob {
             folder: env::temp_dir(),
             seconds: SECONDS,
             stdin: None,
+            as_it_comes: false,
         }
     }
 
@@ -78,7 +81,7 @@ impl TestJob {
         let mut cluster = Command::new(program[0]);
         cluster.args(&program[1..]).arg("cluster").args(&self.options);
         cluster.args(["--timeout", &self.seconds.to_string()]);
-        if !self.says_who_is_protected() {
+        if !self.as_it_comes && !self.says_who_is_protected() {
             // What is not about checkpoints is not to be mixed with them.
             cluster.args(["--mca", "vprotocol_correlated_recover", "0"]);
         }

@@ -98,6 +98,7 @@ pub fn run_over(tier: &mut Tier, over: &Over) {
             run_through(&FARM, TASKS, over, (2, 4), (faults, 1)).map(drop)
         });
     }
+    tier.check("plain command: nothing is said, a node is killed: 3 × 1", || as_it_comes(over));
     let elsewhere = "plain command: mpirun's node has no ranks, a node is killed: 4 × 2";
     tier.check(elsewhere, || no_ranks_at_mpirun(over));
     let too_many_at_once = "plain command: two nodes are killed at a time: 3 × 1";
@@ -110,6 +111,30 @@ pub fn run_over(tier: &mut Tier, over: &Over) {
     }
     tier.check("plain command: exit codes are those of stock jobs: 2 × 1", || exit_codes(over));
     tier.check("plain command: no room for images: 2 × 1", || no_room(over));
+}
+
+/// Without any parameter about protection a killed node is recovered from, and the user reads it in
+/// one line, unless he does not want to.
+fn as_it_comes(over: &Over) -> Result<()> {
+    let shape = (3, 1);
+    let notices = "vprotocol_correlated_notices";
+    for (options, is_told) in [(&[][..], true), (&["--mca", notices, "0"], false)] {
+        let scratch = Scratch::new("local")?;
+        let mut job = RING.job_over(over, shape, ITERATIONS, &scratch)?;
+        let known = RING.answer(&job.run()?, &scratch)?;
+        let to = format!("RUSTBTL_EVENTS={}", scratch.0.display());
+        job = job.with(&["--kill-node-after-checkpoint", "1@1", "--env", &to]).with(options);
+        job.as_it_comes = true;
+        let replayed = || all_have_replayed(&events(&scratch).unwrap_or_default(), 1);
+        let outcome = workloads::run_until(&job, &scratch, ITERATIONS / 2, replayed)?;
+        RING.must_answer(&outcome, &scratch, &known)?;
+        outcome.must(replayed(), "no set was rolled back")?;
+        let lines = outcome.stderr.lines().filter(|line| line.contains(", caught up after "));
+        let told = lines.filter(|line| line.contains("all others kept running")).count();
+        outcome.must(told == usize::from(is_told), "one line about the recovery, or none")?;
+        must_be_clean(&outcome)?;
+    }
+    Ok(())
 }
 
 /// Protected jobs end as stock ones: MPI programs in all the ways of `ends.c`, and others.

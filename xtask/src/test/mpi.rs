@@ -54,6 +54,18 @@ pub struct OverBtl<'a> {
     pub tree: Option<InTree<'a>>,
     /// Windows over Open MPI's component osc/rdma, which uses the BTL itself, in two layouts.
     pub one_sided: bool,
+    /// Collectives of 5.0 are not those of coll/han.
+    pub without_han: bool,
+}
+
+impl OverBtl<'_> {
+    /// The job, where this Open MPI is.
+    pub fn in_its_tree(&self, job: TestJob) -> TestJob {
+        match self.tree {
+            Some(tree) => tree.job(job),
+            None => job,
+        }
+    }
 }
 
 /// How programs run in a tree of packages.
@@ -69,6 +81,11 @@ impl<'a> InTree<'a> {
     /// As jobs are by default.
     pub fn new(root: &'a Path) -> Self {
         InTree { root, three_nodes: false }
+    }
+
+    /// The job, in this tree.
+    fn job(self, job: TestJob) -> TestJob {
+        job.with(&["--root", &self.root.display().to_string()])
     }
 }
 
@@ -89,13 +106,20 @@ impl Over<'_> {
     /// The job, run by this Open MPI.
     pub fn job(&self, mut job: TestJob) -> TestJob {
         if let Some(tree) = self.packages() {
-            job = job.with(&["--root", &tree.root.display().to_string()]);
+            job = tree.job(job);
         }
         match self {
             Over::Tree(tree) => job.with(&["--openmpi", &tree.prefix.display().to_string()]),
             Over::Mpich(wi4mpi) => wi4mpi.job(job),
-            Over::Btl(over) if over.one_sided => job.with(&btl::OPTIONS).with(&btl::OSC_RDMA),
-            Over::Btl(_) => job.with(&btl::OPTIONS),
+            Over::Btl(over) => {
+                let one_sided = match (over.one_sided, over.tree) {
+                    (true, _) => &btl::OSC_RDMA[..],
+                    (false, Some(_)) => &btl::WITHOUT_OPERATIONS,
+                    (false, None) => &[],
+                };
+                let collectives = if over.without_han { &btl::WITHOUT_HAN[..] } else { &[] };
+                job.with(&btl::OPTIONS).with(one_sided).with(collectives)
+            }
             _ => job,
         }
     }
@@ -221,7 +245,9 @@ impl Run<'_> {
             job = job.with(&["--mca", "vprotocol_correlated_checkpoint_dir", &folder]);
             job = job.with(&["--env", "RUSTBTL_RECORD=1"]);
         }
-        if self.stock || matches!(self.over, Over::Btl(over) if !over.one_sided) {
+        // In 5.0 there is no osc/pt2pt to ask for.
+        let needs_options = |over: &OverBtl| !over.one_sided && over.tree.is_none();
+        if self.stock || matches!(self.over, Over::Btl(over) if needs_options(over)) {
             let options: Vec<&str> = self.header.stock_options.iter().map(String::as_str).collect();
             job = job.with(&options);
         }

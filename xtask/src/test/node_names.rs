@@ -70,16 +70,20 @@ const RESTARTS: [Shape; 3] = [(1, 3), (3, 1), (1, 3)];
 
 /// Runs the tier.
 pub fn run(tier: &mut Tier) {
-    run_over(tier, &Over::Component);
+    live(tier, &Over::Component, LIVE.len());
     for program in [&NAMES, &PYTHON] {
         let title = format!("{}: restarted on other nodes: 3 × 1", program.name);
         tier.check(&title, || restarted(program));
     }
 }
 
-/// In a job that goes on, over another Open MPI.
-pub fn run_over(tier: &mut Tier, over: &Over) {
-    for (title, program, faults, sets) in LIVE {
+/// In a job that goes on, over another Open MPI: a program in C alone.
+pub fn run_one(tier: &mut Tier, over: &Over) {
+    live(tier, over, 1);
+}
+
+fn live(tier: &mut Tier, over: &Over, count: usize) {
+    for (title, program, faults, sets) in LIVE.into_iter().take(count) {
         tier.check(&format!("names of nodes: {title}"), || survives(over, program, faults, sets));
     }
 }

@@ -6,14 +6,15 @@
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;
 
-use super::job::Outcome;
+use super::job::{Outcome, TestJob};
 use super::local_storage;
-use super::mpi::Over;
+use super::mpi::{self, Over};
 use super::node_failure::must_be_clean;
 use super::scratch::Scratch;
 use super::summary::Tier;
 use super::workloads::{self, Program, SHARED_WINDOW, SIZE, Shape, WINDOW, What};
 use crate::error::Result;
+use crate::paths;
 
 /// Ranks that add to memory that they share in one step, and see what it was before.
 const OPERATIONS: Program = Program {
@@ -71,6 +72,12 @@ const THEIRS: &[&str] = &["--mca", "vprotocol_correlated_one_sided", "0"];
 /// Runs the tier.
 pub fn run(tier: &mut Tier) {
     run_over(tier, &Over::Component);
+    for (program, shape) in [("rma_active", (2, 2)), ("rma_passive", (1, 3))] {
+        let (nodes, ppn) = shape;
+        let title =
+            format!("one-sided: {program} by Open MPI's components over ours: {nodes} × {ppn}");
+        tier.check(&title, || by_pt2pt(program, shape));
+    }
     tier.check(
         "an image that cannot be used: all roll back to an earlier checkpoint: 2 × 2",
         damaged,
@@ -199,6 +206,18 @@ fn ends(over: &Over, case: &Together, code: i32) -> Result<()> {
     outcome.must(said, &format!("it should report: {OVER_THE_NETWORK}"))?;
     let events = local_storage::events(&scratch)?;
     outcome.must(!events.contains("\"event\":\"set_rollback\""), "nobody should roll back")?;
+    must_be_clean(&outcome)
+}
+
+/// Operations that fetch stood for ever in osc/pt2pt's fence over our engine, once.
+fn by_pt2pt(program: &str, (nodes, ppn): Shape) -> Result<()> {
+    let source = paths::root().join("tests/mpi").join(program).with_extension("c");
+    let program = mpi::compile_over(&source, &Over::Component)?;
+    let mut job = TestJob::new(nodes, ppn, &[program]).with(THEIRS);
+    job = job.with(&["--mca", "osc", "pt2pt,sm"]);
+    job.seconds = 120;
+    let outcome = job.run()?;
+    outcome.must(outcome.code == 0, "it should pass")?;
     must_be_clean(&outcome)
 }
 

@@ -49,6 +49,9 @@ report() {
 fail() { echo "script: $1" >&2; cat "$(dirname "$SLURM_CONF")"/*.log >&2; exit 99; }
 "#;
 
+/// What a job is told at its start.
+const SLURM_ENDS_IT: &str = "Slurm ends this job when one of its nodes fails";
+
 /// Runs the tier: what is over soon, or everything.
 pub fn run(tier: &mut Tier, everything: bool) {
     if let Err(Failure(why)) = prepare() {
@@ -202,6 +205,8 @@ fn node_killed(over: &Over) -> Result<()> {
     outcome.must(state, "the job should be complete")?;
     let by_munge = events(&login.scratch)?.contains(r#""secret":"munge""#);
     outcome.must(by_munge, "the secret should be encrypted by munge")?;
+    // What was said on sbatch's command line nobody can see.
+    outcome.must(outcome.said().contains(SLURM_ENDS_IT), "the user should be told")?;
     login.must(&outcome, NODES, &[("node_lost", 1), ("set_rollback", 1)])
 }
 
@@ -236,12 +241,13 @@ fn array(over: &Over) -> Result<()> {
 fn drained(over: &Over) -> Result<()> {
     let login = Login::new(over, "slurm-drain", ITERATIONS)?;
     let script = format!(
-        "id=$({SBATCH} --wrap='{MPIRUN} PROGRAM') || fail sbatch
+        "export SBATCH_NO_KILL=set; id=$({SBATCH} --wrap='{MPIRUN} PROGRAM') || fail sbatch
          event replication_ok; scontrol update nodename=n2 state=drain reason=test
          node n2 draining; touch draining; over $id; node n2 drained; report $id"
     );
     let draining = login.file("draining");
     let outcome = login.run_until(&script, &[], |_| draining.exists())?;
+    outcome.must(!outcome.said().contains(SLURM_ENDS_IT), "the user has asked for it")?;
     login.must(&outcome, NODES, &[("set_rollback", 0)])
 }
 

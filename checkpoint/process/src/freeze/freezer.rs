@@ -510,6 +510,12 @@ extern "C" fn restored(active: u64) -> u64 {
         &mut *core::ptr::with_exposed_provenance_mut::<ActiveFreeze<'_, '_>>(active as usize)
     };
     active.outcome = active.freezer.resume_after_restore().map(|()| FreezeExit::Restored);
+    if active.outcome.is_ok()
+        && let Some(hook) = &mut active.options.after_restored
+        && let Err(reason) = hook()
+    {
+        active.outcome = Err(FreezeFailure::Hook(reason));
+    }
     // The image has it as the child had it.
     advise(active.options.dead, libc::MADV_KEEPONFORK);
     if active.outcome.is_err() {

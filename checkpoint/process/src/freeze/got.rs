@@ -313,9 +313,6 @@ pub unsafe fn replace_entry(entry: &GotEntry, function: usize) {
         let a = [start, bytes, protection as usize, 0];
         raw::plain(libc::SYS_mprotect, a).is_ok()
     };
-    if entry.sealed && !protect(libc::PROT_READ | libc::PROT_WRITE) {
-        return;
-    }
     // Through the kernel: where the object has been unloaded since, it returns an error instead of
     // faulting.
     let (ours, theirs) = ([function], [entry.address, size_of::<usize>()]);
@@ -323,8 +320,14 @@ pub unsafe fn replace_entry(entry: &GotEntry, function: usize) {
     let pid = raw::plain(libc::SYS_getpid, [0; 4]).unwrap_or_default();
     let a = [pid, from.as_ptr().addr(), 1, theirs.as_ptr().addr(), 1, 0];
     // SAFETY: an entry of a global offset table; the caller's promise about the function.
-    let _ = unsafe { raw::call(libc::SYS_process_vm_writev, a) };
-    if entry.sealed {
+    let write = || unsafe { raw::call(libc::SYS_process_vm_writev, a) }.is_ok();
+    // Another thread may be loading the object: what is not sealed yet the dynamic linker still
+    // writes to, and seals it when it has.
+    if write() || !entry.sealed {
+        return;
+    }
+    if protect(libc::PROT_READ | libc::PROT_WRITE) {
+        write();
         protect(libc::PROT_READ);
     }
 }
@@ -434,6 +437,40 @@ pub unsafe fn redefine(name: &CStr, stock: usize, function: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_object_that_is_being_loaded_stays_writable_and_a_loaded_one_sealed() {
+        let map = |protection| {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            // SAFETY: a new mapping.
+            unsafe { libc::mmap(core::ptr::null_mut(), PAGE, protection, flags, -1, 0) }
+        };
+        let rights = |at: usize| {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            let is_it = |line: &&str| {
+                let (start, rest) = line.split_once('-').unwrap();
+                let end = rest.split_once(' ').unwrap().0;
+                let number = |text| usize::from_str_radix(text, 16).unwrap();
+                (number(start)..number(end)).contains(&at)
+            };
+            let line = maps.lines().find(is_it).unwrap();
+            line.split_once(' ').unwrap().1[..2].to_owned()
+        };
+        for (protection, wanted) in
+            [(libc::PROT_READ | libc::PROT_WRITE, "rw"), (libc::PROT_READ, "r-")]
+        {
+            let page = map(protection);
+            assert_ne!(page, libc::MAP_FAILED);
+            let address = page.expose_provenance();
+            // SAFETY: nobody calls it.
+            unsafe { replace_entry(&GotEntry { address, name: 0, sealed: true }, 7) };
+            assert_eq!(rights(address), wanted);
+            // SAFETY: the page from above.
+            assert_eq!(unsafe { *page.cast::<usize>() }, 7);
+            // SAFETY: as above.
+            unsafe { libc::munmap(page, PAGE) };
+        }
+    }
 
     #[test]
     fn who_looks_a_function_up_later_finds_the_other_one() {

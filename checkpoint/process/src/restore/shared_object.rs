@@ -4,13 +4,18 @@
 //!
 //! Invariant: each page of an object is written once, by the first process that has it, before any
 //! process runs that could change it; a page that is there is not overwritten. So the order in
-//! which processes are restored does not matter, nor that some of them run already.
+//! which processes are restored does not matter.
+//!
+//! Where the kernel makes memory of larger pieces than pages (`shmem_enabled` in
+//! /sys/kernel/mm/transparent_hugepage), one page that is written makes all of its piece be there,
+//! zero. Then pages that are zero count as missing: all images are of one moment, and nobody runs.
 
 use super::SharedRegistry;
 use super::image_file::{ImageFile, ReadBuffers};
 use super::shared_registry::{RegistryEntry, memory};
 use crate::error::ProcessImageError;
-use rustbtl_checkpoint::image::Block;
+use crate::session_folders::is_session_folder;
+use core::ops::Range;
 use rustbtl_checkpoint::image::record::SharedObject;
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -18,6 +23,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+
+const PAGE: usize = 4096;
 
 /// Makes the object, or finds it, and fills what is missing. `origin`: the machine that it is of.
 pub fn make(
@@ -41,11 +48,12 @@ pub fn make(
     if file.metadata().map_err(failed())?.len() < bytes {
         file.set_len(bytes).map_err(failed())?;
     }
+    let in_pieces = memory_is_in_pieces().map_err(failed())?;
     let mut buffers = ReadBuffers::default();
     let own = image.blocks.iter().filter(|block| u32::from(block.space) == object.space);
     for block in own {
         let data = image.block(block, &mut buffers)?;
-        fill(&file, block, data).map_err(failed())?;
+        fill(&file, block.address, data, in_pieces).map_err(failed())?;
     }
     Ok(file)
 }
@@ -56,10 +64,7 @@ pub fn make(
 pub fn path_of<'a>(path: &'a [u8], detached: &[PathBuf]) -> Option<&'a Path> {
     let named = path.starts_with(b"/") && !path.ends_with(b" (deleted)");
     let path = Some(Path::new(OsStr::from_bytes(path))).filter(|_| named)?;
-    let session = path.components().any(|part| {
-        let part = part.as_os_str().as_bytes();
-        part.starts_with(b"ompi.") || part.starts_with(b"pmix")
-    });
+    let session = path.components().any(|part| is_session_folder(part.as_os_str().as_bytes()));
     let apart = session || detached.iter().any(|folder| path.starts_with(folder));
     (!apart).then_some(path)
 }
@@ -83,24 +88,58 @@ pub fn write_back(
     Ok(file)
 }
 
+/// Does a page that is written bring others with it?
+fn memory_is_in_pieces() -> std::io::Result<bool> {
+    /// More than the largest piece of any kernel.
+    const BYTES: u64 = 64 << 20;
+    let probe = memory().map_err(std::io::Error::other)?;
+    probe.set_len(BYTES)?;
+    probe.write_all_at(&[1; PAGE], 0)?;
+    // SAFETY: moves only the offset of this file.
+    let hole = unsafe { libc::lseek(probe.as_raw_fd(), 0, libc::SEEK_HOLE) };
+    Ok(hole != PAGE as i64)
+}
+
+/// Writes those pages from there to `end` that are zero. `data`: all of the block from `start` on.
+fn fill_zero(file: &File, start: u64, data: &[u8], range: Range<u64>) -> std::io::Result<()> {
+    let mut page = [0; PAGE];
+    let mut at = range.start;
+    while at < range.end {
+        let next = (at + 1).next_multiple_of(PAGE as u64).min(range.end);
+        let (own, there) = (&data[(at - start) as usize..(next - start) as usize], &mut page);
+        let there = &mut there[..own.len()];
+        file.read_exact_at(there, at)?;
+        if there.iter().all(|&byte| byte == 0) && own.iter().any(|&byte| byte != 0) {
+            file.write_all_at(own, at)?;
+        }
+        at = next;
+    }
+    Ok(())
+}
+
 /// Writes the parts of a block that are not there yet.
-fn fill(file: &File, block: &Block, data: &[u8]) -> std::io::Result<()> {
+fn fill(file: &File, start: u64, data: &[u8], in_pieces: bool) -> std::io::Result<()> {
     let seek = |from: u64, whence| {
         // SAFETY: moves only the offset of this file.
         let at = unsafe { libc::lseek(file.as_raw_fd(), from as i64, whence) };
         if at >= 0 { Ok(Some(at as u64)) } else { nothing_there() }
     };
-    let mut at = block.address;
-    while at < block.end() {
-        let there = seek(at, libc::SEEK_DATA)?.unwrap_or(u64::MAX).min(block.end());
+    let end = start + data.len() as u64;
+    let mut at = start;
+    while at < end {
+        let there = seek(at, libc::SEEK_DATA)?.unwrap_or(u64::MAX).min(end);
         if there > at {
-            let part = (at - block.address) as usize..(there - block.address) as usize;
+            let part = (at - start) as usize..(there - start) as usize;
             file.write_all_at(&data[part], at)?;
         }
-        at = match seek(there, libc::SEEK_HOLE)? {
-            Some(hole) if there < block.end() => hole,
-            _ => block.end(),
+        let hole = match seek(there, libc::SEEK_HOLE)? {
+            Some(hole) if there < end => hole.min(end),
+            _ => end,
         };
+        if in_pieces {
+            fill_zero(file, start, data, there..hole)?;
+        }
+        at = hole;
     }
     Ok(())
 }
@@ -109,4 +148,34 @@ fn fill(file: &File, block: &Block, data: &[u8]) -> std::io::Result<()> {
 fn nothing_there() -> std::io::Result<Option<u64>> {
     let error = std::io::Error::last_os_error();
     if error.raw_os_error() == Some(libc::ENXIO) { Ok(None) } else { Err(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_are_there_stay_and_others_are_filled() {
+        let block: Vec<u8> = (0..4 * PAGE).map(|at| 1 + (at / PAGE) as u8).collect();
+        let start = PAGE as u64;
+        for in_pieces in [false, true] {
+            let file = memory().unwrap();
+            file.set_len(8 * PAGE as u64).unwrap();
+            // Of somebody else: a page with something, and one that is zero.
+            file.write_all_at(&[9; PAGE], start + PAGE as u64).unwrap();
+            file.write_all_at(&[0; PAGE], start + 2 * PAGE as u64).unwrap();
+            fill(&file, start, &block, in_pieces).unwrap();
+            let mut all = vec![7; 6 * PAGE];
+            file.read_exact_at(&mut all, 0).unwrap();
+            let pages: Vec<u8> = all.chunks(PAGE).map(|page| page[0]).collect();
+            assert!(all.chunks(PAGE).all(|page| page.iter().all(|&byte| byte == page[0])));
+            assert_eq!(pages, [0, 1, 9, if in_pieces { 3 } else { 0 }, 4, 0], "{in_pieces}");
+        }
+    }
+
+    #[test]
+    fn pieces_are_noticed() {
+        // As this kernel is set; it must not fail, and says the same again.
+        assert_eq!(memory_is_in_pieces().unwrap(), memory_is_in_pieces().unwrap());
+    }
 }

@@ -22,8 +22,19 @@ pub struct Collectives {
 }
 
 impl Collectives {
+    /// All ranks of the set are suspended for a snapshot. What runs again does not know yet where
+    /// it runs; one of the two below tells it.
+    pub fn hold(&self) {
+        self.rooms.iter().for_each(|room| room.hold());
+    }
+
+    /// The set's memory is as common as it was.
+    pub fn go_on(&self) {
+        self.rooms.iter().for_each(|room| room.carrier.go_on());
+    }
+
     /// The set lies on several nodes.
     pub fn part(&self) {
-        self.rooms.iter().for_each(|room| room.part());
+        self.rooms.iter().for_each(|room| room.carrier.part());
     }
 }

@@ -46,6 +46,13 @@ impl Room {
         self.start.store(start, Ordering::Release);
     }
 
+    /// There is no memory any more.
+    pub fn take_start(&self) -> *mut u8 {
+        let start = self.start.swap(core::ptr::null_mut(), Ordering::AcqRel);
+        self.carrier.forget_memory();
+        start
+    }
+
     fn member(&self, member: u32) -> Option<NonNull<u8>> {
         debug_assert!(member < self.size);
         NonNull::new(self.start().wrapping_add(MEMBER * member as usize))
@@ -57,6 +64,15 @@ impl Room {
     pub fn finished(&self, member: u32) -> Option<&AtomicU64> {
         // SAFETY: the first word of a member's part, aligned, only used as an atomic.
         self.member(member).map(|start| unsafe { start.cast::<AtomicU64>().as_ref() })
+    }
+
+    /// Has this member ever used one of its larger slots? Each of their flags is in a page of its
+    /// own, which nobody else needs.
+    #[inline]
+    pub fn used_chunks(&self, member: u32) -> Option<&AtomicU64> {
+        let word = self.member(member)?.as_ptr().wrapping_add(size_of::<u64>());
+        // SAFETY: the second word of a member's part, aligned, only used as an atomic.
+        Some(unsafe { AtomicU64::from_ptr(word.cast()) })
     }
 
     /// The flag of a slot, and where its payload is. `number`: of the step that uses it.
@@ -84,19 +100,24 @@ impl Room {
                 })
             }
         };
-        (0..LINES).map(flag(true)).chain((0..CHUNKS).map(flag(false))).max().unwrap_or(0)
+        let lines = (0..LINES).map(flag(true)).max().unwrap_or(0);
+        let has_chunks =
+            self.used_chunks(member).is_some_and(|used| used.load(Ordering::Acquire) != 0);
+        let chunks = (0..CHUNKS).filter(|_| has_chunks).map(flag(false)).max().unwrap_or(0);
+        lines.max(chunks)
     }
 
-    /// The members lie on several nodes. To be called while the member is suspended.
-    pub fn part(&self) {
+    /// To be called while all members are suspended for a snapshot.
+    pub fn hold(&self) {
         let has_memory = !self.start().is_null();
-        self.carrier.part(has_memory.then(|| (0..self.size).map(|member| self.up(member))));
+        self.carrier.hold(has_memory.then(|| (0..self.size).map(|member| self.up(member))));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustbtl_collectives::carrier::Way;
 
     #[test]
     fn slots_do_not_overlap_and_lie_in_the_memory() {
@@ -132,18 +153,37 @@ mod tests {
         let mut memory = vec![0u128; Room::bytes(2) / 16 + 8];
         let start = memory.as_mut_ptr().cast::<u8>();
         room.set_start(start.wrapping_add(start.align_offset(LINE)));
-        assert!(room.carrier.share(0));
-        for (number, line) in [(40, true), (41, false), (42, true)] {
+        assert_eq!(room.carrier.share(0), Some(true));
+        room.used_chunks(1).unwrap().store(1, Ordering::Relaxed);
+        for (number, line) in [(40, true), (42, true), (41, false)] {
             room.slot(1, number, line).unwrap().0.store(number + 1, Ordering::Relaxed);
         }
-        assert!(!room.carrier.comes_as_message(1, 99));
-        room.part();
-        assert!(!room.carrier.comes_as_message(1, 42) && room.carrier.comes_as_message(1, 43));
-        assert!(room.carrier.comes_as_message(0, 0));
-        assert!(!room.carrier.share(0), "some have used it meanwhile, others have not");
-        // The flag that was being raised.
+        let way = |writer, number| room.carrier.way(writer, number);
+        assert_eq!(way(1, 99), Way::Memory);
+        room.hold();
+        // A thread that runs before anybody knows.
         room.slot(1, 43, true).unwrap().0.store(44, Ordering::Relaxed);
-        room.part();
-        assert!(room.carrier.comes_as_message(1, 43), "it was sent");
+        assert_eq!((way(1, 42), way(1, 43), way(0, 0)), (Way::Memory, Way::Unknown, Way::Unknown));
+        assert_eq!(room.carrier.share(0), None);
+        room.carrier.go_on();
+        assert_eq!(way(1, 43), Way::Memory);
+        room.hold();
+        room.slot(1, 44, true).unwrap().0.store(45, Ordering::Relaxed);
+        room.carrier.part();
+        assert_eq!((way(1, 43), way(1, 44), way(0, 0)), (Way::Memory, Way::Message, Way::Message));
+        assert_eq!(room.carrier.share(0), Some(false), "some have used it, others have not");
+        room.hold();
+        assert_eq!(way(1, 44), Way::Message, "it was sent");
+        room.carrier.part();
+        assert_eq!(way(1, 44), Way::Message);
+        // Other memory, later.
+        assert!(!room.take_start().is_null());
+        room.set_start(start.wrapping_add(start.align_offset(LINE)));
+        room.hold();
+        assert_eq!(way(1, 44), Way::Message, "it is not used yet");
+        room.carrier.go_on();
+        assert_eq!(room.carrier.share(room.carrier.partings()), Some(true));
+        room.hold();
+        assert_eq!(way(1, 44), Way::Memory, "noted anew");
     }
 }

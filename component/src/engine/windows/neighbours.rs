@@ -375,6 +375,23 @@ impl Driver {
         (0..ranks).map(number).collect()
     }
 
+    /// Somebody who shares a window's memory with this process, and is on another node since the
+    /// restore: neither would see what the other one stores.
+    pub(crate) fn parted_by_restore(&mut self) -> Option<PeerId> {
+        let shared: Vec<_> = self.host.windows.rma.shared_windows().collect();
+        let me = self.host.peers.me();
+        shared.into_iter().find_map(|(window, ranks)| {
+            let comm = self.host.windows.comms.get(&window).copied()?;
+            let handle = self.engine.handle_of(comm);
+            let host = &mut self.host;
+            (0..ranks).find_map(|rank| {
+                let peer = host.resolve(handle, CommRank(rank));
+                let is_here = peer == me || host.transports.node_index(peer).is_some();
+                (!is_here).then_some(peer)
+            })
+        })
+    }
+
     /// Which ranks of a window are of the own set. Those that were never talked to are not.
     fn internal_of(&mut self, window: ContextId, ranks: u32) -> Vec<bool> {
         let Some(comm) = self.host.windows.comms.get(&window).copied() else { return Vec::new() };

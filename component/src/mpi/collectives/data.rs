@@ -4,7 +4,8 @@ use crate::engine::collectives::room::Room;
 use crate::ffi::collective::{CollectiveBlock, CollectiveCall, CollectiveSetup};
 use crate::mpi::collectives::messages::Messages;
 use core::ops::Range;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, compiler_fence};
+use rustbtl_collectives::carrier::Way;
 use rustbtl_collectives::member::Host;
 use rustbtl_collectives::plan::{Plan, Put, Step, Take, Who};
 
@@ -100,10 +101,11 @@ impl Data<'_> {
         plan.puts(step, self.me()).map(|(_, bytes)| bytes as usize).sum()
     }
 
-    /// As messages. What was put is in `own`.
+    /// As messages.
     #[cold]
     #[inline(never)]
     fn send(&mut self, plan: &Plan, step: &Step, number: u64) {
+        self.keep_own(plan, step);
         let me = self.me();
         for reader in (0..plan.call.size).filter(|&reader| reader != me && step.readers.has(reader))
         {
@@ -126,7 +128,7 @@ impl Data<'_> {
     #[inline]
     fn source(&self, plan: &Plan, step: &Step, number: u64, writer: u32) -> *const u8 {
         let start = plan.reads(step, self.me(), writer).start as usize;
-        if self.room.carrier.comes_as_message(writer, number)
+        if self.room.carrier.way(writer, number) == Way::Message
             && let Some(message) = self.messages.payload(writer, number)
         {
             return message;
@@ -140,7 +142,8 @@ impl Data<'_> {
     fn fold(&mut self, plan: &Plan, step: &Step, number: u64) {
         let me = self.me();
         // Decided once: the set may be restored onto several nodes in the middle of this.
-        let copied = !step.writers.has(me) || self.room.carrier.is_messages();
+        let carrier = &self.room.carrier;
+        let copied = !step.writers.has(me) || carrier.is_messages() || carrier.is_held();
         if copied {
             // The result may go where own data is.
             self.keep_own(plan, step);
@@ -203,27 +206,47 @@ impl Host for Data<'_> {
         if let Some((flag, payload)) = self.room.slot(self.me(), number, step.line)
             && in_memory
         {
+            if !step.line
+                && let Some(used) = self.room.used_chunks(self.me())
+            {
+                // Seen with the flag.
+                used.store(1, Ordering::Relaxed);
+            }
             self.gather(plan, step, payload);
             // [collective] after what was put.
             flag.store(number + 1, Ordering::Release);
         }
-        // Only now (K6).
-        if self.room.carrier.sends(self.me(), number) {
-            self.keep_own(plan, step);
-            self.send(plan, step, number);
+    }
+
+    #[inline]
+    fn deliver(&mut self, plan: &Plan, step: &Step, number: u64) -> bool {
+        // A snapshot may fall between the flag and this question, but not the other way round.
+        compiler_fence(Ordering::SeqCst);
+        match self.room.carrier.way(self.me(), number) {
+            Way::Memory => return true,
+            Way::Unknown => return false,
+            Way::Message => {}
         }
+        self.send(plan, step, number);
+        true
     }
 
     #[inline]
     fn is_up(&mut self, plan: &Plan, step: &Step, number: u64, writer: u32) -> bool {
-        if self.room.carrier.comes_as_message(writer, number) {
-            let bytes = self.range(plan, step, self.me(), writer).len() as u64;
-            // SAFETY: C has made the setup of a communicator that is in use.
-            return unsafe { self.messages.is_here(self.setup, writer, number, bytes) };
+        match self.room.carrier.way(writer, number) {
+            Way::Memory => {}
+            Way::Unknown => return false,
+            Way::Message => {
+                let bytes = self.range(plan, step, self.me(), writer).len() as u64;
+                // SAFETY: C has made the setup of a communicator that is in use.
+                return unsafe { self.messages.is_here(self.setup, writer, number, bytes) };
+            }
         }
         let slot = self.room.slot(writer, number, step.line);
         // [collective] what was put is seen.
         slot.is_some_and(|(flag, _)| flag.load(Ordering::Acquire) == number + 1)
+            // Was it raised after a snapshot, it may come as a message, too.
+            && self.room.carrier.way(writer, number) == Way::Memory
     }
 
     #[inline]

@@ -212,6 +212,11 @@ impl Host for Crossed<'_> {
     }
 
     #[inline]
+    fn deliver(&mut self, plan: &Plan, step: &Step, number: u64) -> bool {
+        self.data.deliver(plan, step, number)
+    }
+
+    #[inline]
     fn is_up(&mut self, plan: &Plan, step: &Step, number: u64, writer: u32) -> bool {
         self.data.is_up(plan, step, number, writer)
     }

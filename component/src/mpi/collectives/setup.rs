@@ -12,6 +12,7 @@ use crate::mpi::one_sided::memory::{
     rustbtl_window_memory_make, rustbtl_window_memory_map, rustbtl_window_memory_unmap,
     rustbtl_window_memory_unname,
 };
+use crate::progress::wait;
 use core::sync::atomic::{AtomicBool, Ordering};
 use rustbtl_collectives::plan::Kind;
 
@@ -90,19 +91,19 @@ pub fn share_memory(group: &mut Group) {
         }
         return;
     }
-    group.room.carrier.share(partings);
+    let carrier = &group.room.carrier;
+    wait::wait_long_for_memory(shared(), &mut || carrier.share(partings).is_some());
 }
 
 /// Nobody uses it any more.
 pub fn drop_memory(group: &Group) {
-    let start = group.room.start();
+    let mut driver = shared().enter();
+    let start = group.room.take_start();
     if start.is_null() {
         return;
     }
     let bytes = Room::bytes(group.size());
-    let mut driver = shared().enter();
     driver.collectives.bytes -= bytes;
-    group.room.set_start(core::ptr::null_mut());
     drop(driver);
     // SAFETY: mapped by one of the functions above; no step is under way.
     unsafe { rustbtl_window_memory_unmap(start, bytes as u64) };

@@ -21,7 +21,7 @@ use crate::ids::{CommRank, ContextId, OperationId, Tick};
 use crate::origin::{Access, Origin, Towards};
 use crate::record::{IncompleteRecord, Past, Recorded, Recorder, Replay};
 use crate::target::Target;
-use crate::window::{RegionKey, Regions, Setup};
+use crate::window::{Flavor, RegionKey, Regions, Setup};
 use crate::wire::{Malformed, PART_BYTES_MAX};
 use core::fmt;
 use direct::LastGot;
@@ -354,6 +354,11 @@ impl Rma {
     /// Windows, and how many ranks each has.
     pub fn windows(&self) -> impl Iterator<Item = (ContextId, u32)> + '_ {
         self.windows.iter().map(|(&id, window)| (id, window.setup.extents.len() as u32))
+    }
+
+    /// Those whose memory all their ranks load from and store to.
+    pub fn shared_windows(&self) -> impl Iterator<Item = (ContextId, u32)> + '_ {
+        self.windows().filter(|(id, _)| self.windows[id].setup.flavor == Flavor::Shared)
     }
 
     /// Are there windows?

@@ -330,6 +330,7 @@ impl Coordinator {
             | FromNode::StoreFailed { rank, .. }
             | FromNode::Ended { rank, .. }
             | FromNode::RankFailed { rank, .. }
+            | FromNode::Restored { rank, .. }
             | FromNode::OutputViaDaemon { rank, .. }
             | FromNode::OutputOffsets { rank, .. }
             | FromNode::Output { rank, .. }

@@ -13,6 +13,9 @@ use std::thread;
 /// Each of them is `--no-kill` of a command that makes allocations.
 const VARIABLES: [&str; 2] = ["SBATCH_NO_KILL", "SALLOC_NO_KILL"];
 
+/// Their values, but for `set`; Slurm refuses all others.
+const TAKEN_BACK: [&str; 2] = ["off", "no"];
+
 /// Of sbatch, and what takes it back.
 const NO_KILL: [&str; 2] = ["-k", "--no-kill"];
 const KILL: &str = "--no-kill=off";
@@ -35,7 +38,7 @@ pub(crate) fn notify(config: &JobConfig, name: &str) {
             report!(
                 "job {name}: Slurm ends this job when one of its nodes fails, unless it was \
                  submitted with --no-kill: give sbatch or salloc that option, or once and for all \
-                 `export SBATCH_NO_KILL=1 SALLOC_NO_KILL=1`"
+                 `export SBATCH_NO_KILL=set SALLOC_NO_KILL=set`"
             );
         }
     };
@@ -47,7 +50,8 @@ pub(crate) fn notify(config: &JobConfig, name: &str) {
 fn allocation(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let number = variable("SLURM_JOB_ID")?;
     let nodes: u32 = variable("SLURM_JOB_NUM_NODES")?.parse().ok()?;
-    let asked = VARIABLES.iter().any(|name| variable(name).is_some());
+    let is_on = |value: String| !TAKEN_BACK.contains(&value.to_ascii_lowercase().as_str());
+    let asked = VARIABLES.iter().any(|name| variable(name).is_some_and(is_on));
     let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     (nodes > 1 && !asked && is_number).then_some(number)
 }
@@ -76,8 +80,9 @@ mod tests {
         assert_eq!(of(&[job, nodes]), Some("17".into()));
         assert_eq!(of(&[job, ("SLURM_JOB_NUM_NODES", "1")]), None);
         assert_eq!(of(&[nodes]), None);
-        assert_eq!(of(&[job, nodes, ("SBATCH_NO_KILL", "1")]), None);
-        assert_eq!(of(&[job, nodes, ("SALLOC_NO_KILL", "")]), None);
+        assert_eq!(of(&[job, nodes, ("SBATCH_NO_KILL", "set")]), None);
+        assert_eq!(of(&[job, nodes, ("SALLOC_NO_KILL", "SET")]), None);
+        assert_eq!(of(&[job, nodes, ("SALLOC_NO_KILL", "off")]), Some("17".into()));
         assert_eq!(of(&[("SLURM_JOB_ID", "-x"), nodes]), None);
     }
 

@@ -130,12 +130,11 @@ impl Coordinator {
         if !config.has_storage()
             && (config.interval() != Interval::Off || config.set_interval_ms > 0)
         {
-            return Err(
-                "vprotocol_correlated_checkpoint_interval or _set_interval is given, but no \
-                 directory for checkpoints: add --mca vprotocol_correlated_checkpoint_dir DIR, a \
-                 directory that all nodes share"
-                    .into(),
-            );
+            return Err("vprotocol_correlated_checkpoint_interval or \
+                 vprotocol_correlated_set_checkpoint_interval is given, but no directory for \
+                 checkpoints: add --mca vprotocol_correlated_checkpoint_dir DIR, a directory that \
+                 all nodes share"
+                .into());
         }
         let failover = config.failover.clone();
         let text = |what: &'static str| move |error: io::Error| format!("{what}: {error}");

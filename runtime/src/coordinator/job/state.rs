@@ -218,6 +218,7 @@ impl Job {
     pub fn tick(&mut self, now: u64) {
         self.expire_failover(now);
         self.check_reachability(now);
+        self.decide_losses(now);
         self.check_standstill(now);
         self.drain_input(now, DrainInput::Tick);
         self.input(now, Input::Tick);
@@ -304,6 +305,7 @@ impl Job {
             FromNode::Output { rank, incarnation, stream, position, bytes } => {
                 self.output(rank, incarnation, stream, position, &bytes);
             }
+            FromNode::Restored { rank, incarnation } => self.rank_made(rank, incarnation),
             FromNode::RestoreFailed { rank, incarnation, reason } => {
                 self.not_restored(now, rank, incarnation, &reason);
             }

@@ -13,8 +13,8 @@ use super::scratch::Scratch;
 use super::summary::Tier;
 use super::trees::recovery;
 use super::{
-    btl, errors, local_storage, lost_output, node_failure, one_sided_component, signals,
-    slurm_cluster, spare_nodes, spawned,
+    btl, errors, file_contents, local_storage, lost_output, node_failure, node_names,
+    one_sided_component, signals, slurm_cluster, spare_nodes, spawned,
 };
 use crate::debian;
 use crate::error::{Context, Result, fail};
@@ -59,6 +59,8 @@ pub fn run(tier: &mut Tier, long: bool) {
     signals::suspended_over(tier, &over);
     spawned::run_over(tier, &over);
     slurm_cluster::run_over(tier, &over, true);
+    file_contents::run_over(tier, &over);
+    node_names::run_one(tier, &over);
     tier.check("another PML is selected", || {
         errors::other_pml(program("xtask/programs/exchange.c", &over)?.as_ref(), &over)
     });

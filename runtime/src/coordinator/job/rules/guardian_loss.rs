@@ -6,6 +6,12 @@
 //! or do what stock Open MPI does (`stock`): guardians also end by signals because their programs
 //! have, for good. A job does not continue with a node without any guardian that its daemon has
 //! started.
+//!
+//! If the agent of the node has failed, too, others of the node may not be connected yet: mpirun
+//! waits until one is, none is left that could be, or protection is disabled.
+
+#[cfg(test)]
+mod tests;
 
 use crate::coordinator::job::state::{Effect, Job, Rank};
 use crate::coordinator::job::tables::mpirun_orders::MpirunOrder;
@@ -16,9 +22,41 @@ use std::collections::BTreeSet;
 impl Job {
     /// mpirun reports that it has ended by a signal.
     pub(crate) fn guardian_ended(&mut self, now: u64, id: PeerId) {
-        let continues = self.guardian_lost(now, id);
-        let order = if continues { MpirunOrder::Tolerate(id) } else { MpirunOrder::Stock(id) };
-        self.effects.push_back(Effect::Mpirun(order));
+        self.recovery.undecided.insert(id);
+        self.decide_losses(now);
+    }
+
+    /// Of those about which something can be decided now.
+    pub(crate) fn decide_losses(&mut self, now: u64) {
+        let undecided = self.recovery.undecided.iter().copied();
+        let ready: Vec<PeerId> = undecided.filter(|&id| !self.may_be_taken_up_later(id)).collect();
+        for id in ready {
+            self.recovery.undecided.remove(&id);
+            let continues = self.guardian_lost(now, id);
+            let order = if continues { MpirunOrder::Tolerate(id) } else { MpirunOrder::Stock(id) };
+            self.effects.push_back(Effect::Mpirun(order));
+        }
+    }
+
+    /// No guardian that could restart its ranks is connected, but one of its node may be soon.
+    fn may_be_taken_up_later(&self, id: PeerId) -> bool {
+        let Some(lost) = self.ranks.get(&id) else { return false };
+        let decides = self.scheduler.is_some() || self.failover.is_some();
+        if !decides || self.is_protection_disabled() || self.may_finish || self.recovery.failed {
+            return false;
+        }
+        let runs =
+            |rank: &Rank| !rank.lost && !rank.killed && !rank.given_up && rank.ended.is_none();
+        let beside = |of: &PeerId, rank: &Rank| {
+            *of != id && rank.host.is_none() && rank.node == lost.node && runs(rank)
+        };
+        let mut others = self.ranks.iter().filter(|(of, rank)| beside(of, rank)).peekable();
+        let is_undecided = |of: &PeerId| self.recovery.undecided.contains(of);
+        runs(lost)
+            && lost.host.is_none()
+            && others.peek().is_some()
+            && others.clone().all(|(_, rank)| !rank.here)
+            && others.any(|(of, _)| !is_undecided(of))
     }
 
     /// True: its ranks are restarted elsewhere.

@@ -1,5 +1,6 @@
 //! What follows from each message: `impl Job`, one file a subject. No I/O.
 
+pub(crate) mod all_restored;
 pub(crate) mod checkpoint_requests;
 pub(crate) mod checkpoints;
 pub(crate) mod collective_drain;

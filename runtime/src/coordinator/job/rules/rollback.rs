@@ -135,7 +135,10 @@ impl Job {
             // Its set was rolled back again meanwhile.
             return;
         }
+        // Together with all others it may be possible, from the same checkpoint (docs/adr/0031).
+        let alone = set.is_some_and(|set| self.rolls_back_alone(set));
         let before = set
+            .filter(|_| !alone)
             .and_then(|set| self.recovery.rollbacks.get(&set))
             .map(|rollback| rollback.checkpoint);
         let reason = format!("rank {id} is not restarted: {reason}");

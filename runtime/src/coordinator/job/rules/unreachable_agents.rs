@@ -7,7 +7,8 @@
 //!
 //! 0. While mpirun's node is cut off (`node_silence`) nothing is decided.
 //! 1. Ranks with and without a coordinator do not wait for each other: if some do not reconnect
-//!    within [`PATIENCE_MS`], protection is disabled for all, and the user is notified once.
+//!    within [`PATIENCE_MS`] (longer with a long failure timeout), protection is disabled for all,
+//!    and the user is notified once.
 //! 2. After that nothing is decided any more; an agent that connects is ordered to continue alone.
 //! 3. A set in rollback that waits for orders cannot continue alone, nor can others without a rank
 //!    that was killed: then the job ends, and the user reads what to do.
@@ -24,6 +25,9 @@ use serde_json::json;
 /// Longer than agents try to connect again, and than it takes until missing ranks are reported
 /// (`failover`).
 const PATIENCE_MS: u64 = 40_000;
+/// So many failure timeouts pass until a suspended process is ended that keeps an agent from being
+/// started (`node::lock_holder`), and others have done what it did.
+const TIMEOUTS: u64 = 5;
 
 fn is_missing(rank: &Rank) -> bool {
     !rank.here && !rank.lost && rank.ended.is_none()
@@ -51,7 +55,8 @@ impl Job {
             return;
         }
         let since = *self.unreachable.since_ms.get_or_insert(now);
-        if now >= since.saturating_add(PATIENCE_MS) {
+        let patience = PATIENCE_MS.max(TIMEOUTS * self.config.failure_timeout_ms + PATIENCE_MS / 2);
+        if now >= since.saturating_add(patience) {
             self.disable_protection(&missing);
         }
     }

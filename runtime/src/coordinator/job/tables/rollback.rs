@@ -25,6 +25,10 @@ pub(crate) struct Rollback {
     pub(crate) global: bool,
     /// Ranks of a lost node that are being started on another one.
     pub(crate) placed: BTreeSet<PeerId>,
+    /// Ranks that were made from their images, and wait for all others to be (`all_restored`).
+    pub(crate) made: BTreeSet<PeerId>,
+    /// They wait no longer.
+    pub(crate) may_run: bool,
     /// Who has done what this phase waits for.
     pub(crate) done: BTreeSet<PeerId>,
     /// Ranks whose replay was complete while others of the set were connecting: one without
@@ -60,6 +64,8 @@ impl Rollback {
             incarnation,
             global,
             placed,
+            made: BTreeSet::new(),
+            may_run: false,
             done,
             replayed_early,
             fenced,
@@ -94,6 +100,8 @@ pub(crate) struct Recovery {
     pub(crate) newest_incarnations: BTreeMap<SetId, Incarnation>,
     /// Sets that cannot replay, and why.
     pub(crate) not_replayable: BTreeMap<SetId, String>,
+    /// Guardians that mpirun has reported as ended, and about which nothing is decided yet.
+    pub(crate) undecided: BTreeSet<PeerId>,
     /// Sets whose replay has diverged from what they did before, and how: they are not replayed any
     /// more, even where nobody else would notice.
     pub(crate) diverged: BTreeMap<SetId, String>,
@@ -101,6 +109,8 @@ pub(crate) struct Recovery {
     pub(crate) set_rollback_blocked: Option<(SetId, String)>,
     /// Nor is a global rollback possible.
     pub(crate) rollback_blocked: Option<String>,
+    /// At the restart of a whole job: ranks that were made from their images.
+    pub(crate) made_at_start: BTreeSet<PeerId>,
     /// The job cannot continue: reported once.
     pub(crate) failed: bool,
 }

@@ -195,6 +195,9 @@ fn an_image_that_cannot_be_used_is_a_reason_to_take_an_earlier_checkpoint() {
     assert_eq!(checkpoints(&world, "set_rollback"), [2]);
     world.effects.clear();
     not_restored(&mut world, 1);
+    assert_eq!(checkpoints(&world, "global_rollback"), [2], "it could not be restored alone");
+    world.effects.clear();
+    not_restored(&mut world, 2);
     assert_eq!(checkpoints(&world, "global_rollback"), [1]);
     assert_eq!(orders(&world, 0).len(), 1);
     let forgets = |effect: &Effect| *effect == Effect::RemoveManifest(CheckpointId(2));
@@ -203,9 +206,9 @@ fn an_image_that_cannot_be_used_is_a_reason_to_take_an_earlier_checkpoint() {
         "nothing is rolled back to a checkpoint of another future"
     );
     // Of the order before.
-    not_restored(&mut world, 1);
-    assert_eq!(world.events("not_recovered"), Vec::<serde_json::Value>::new());
     not_restored(&mut world, 2);
+    assert_eq!(world.events("not_recovered"), Vec::<serde_json::Value>::new());
+    not_restored(&mut world, 3);
     let sent = world.to_mpirun();
     assert!(sent.len() == 1 && sent[0].starts_with("fail rank 1 is not restarted"), "{sent:?}");
 }
