@@ -234,14 +234,8 @@ impl Checkpoint {
             self.announce_bypassing();
             self.send(&FromRank::Ready {});
         }
-        let all = [ReplayBlocker::Set, ReplayBlocker::Others, ReplayBlocker::Everybody];
-        for blocker in all.into_iter().filter(|_| self.ready) {
-            let reported = &mut self.reported_not_replayable[blocker as usize];
-            if let Some(&reason) = Self::signals().not_replayable[blocker as usize].get()
-                && !core::mem::replace(reported, true)
-            {
-                self.send(&FromRank::NotReplayable { reason: reason.into(), blocker });
-            }
+        if self.ready {
+            self.report_not_replayable();
         }
         self.name_file();
         self.announce_bypassing();
@@ -268,7 +262,20 @@ impl Checkpoint {
         self.let_go();
     }
 
-    /// Has this process repeated what was lost with its earlier incarnation?
+    /// What cannot be repeated by one set alone, once each.
+    fn report_not_replayable(&mut self) {
+        for blocker in [ReplayBlocker::Set, ReplayBlocker::Others, ReplayBlocker::Everybody] {
+            let reported = &mut self.reported_not_replayable[blocker as usize];
+            if let Some(&reason) = Self::signals().not_replayable[blocker as usize].get()
+                && !core::mem::replace(reported, true)
+            {
+                self.send(&FromRank::NotReplayable { reason: reason.into(), blocker });
+            }
+        }
+    }
+
+    /// Has this process repeated what was lost with its earlier incarnation? As far as it knows:
+    /// who has received of it may not have reached it yet.
     fn check_replay(&mut self) {
         if !self.replaying {
             return;
@@ -280,14 +287,12 @@ impl Checkpoint {
             driver.poll();
         }
         self.replaying = !driver.replay_is_complete();
-        if !self.replaying {
-            driver.post_all_deferred();
-        }
         drop(driver);
         if repairs {
             self.deliver();
         }
         if !self.replaying {
+            self.report_not_replayable();
             self.stop_uncounted();
             self.shared.glue.verbose(verbose::INFO, || "replay complete".to_owned());
             self.send(&FromRank::ReplayComplete {});
@@ -321,6 +326,10 @@ impl Checkpoint {
         let Ok(mut driver) = self.shared.take() else { return };
         if self.ending == Ending::Not {
             driver.poll();
+        }
+        // Without records nobody may be there to say that all replays are over.
+        if !driver.host.record.is_on() && driver.replay_is_complete() {
+            driver.end_deferral();
         }
         let is_answered = self.replay_question.take_if(|(_, replay)| match *replay {
             false => driver.engine.is_repaired(),
@@ -356,6 +365,7 @@ impl Checkpoint {
             // Nor restart anybody.
             driver.protected = false;
             driver.unprotected_ns = now_ns();
+            driver.end_deferral();
         }
         self.abandon_drain();
         self.abandon_verbs();
@@ -445,6 +455,9 @@ impl Checkpoint {
             ToRank::ReplaysOver { incarnation } => {
                 let mine = self.with(taken, |driver| {
                     let mine = driver.host.incarnation == incarnation;
+                    if mine {
+                        driver.end_deferral();
+                    }
                     if mine && !driver.end_window_replay() {
                         driver.host.replay_diverged("it has not repeated what it did in windows");
                     }

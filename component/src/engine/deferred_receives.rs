@@ -5,10 +5,12 @@
 //! BLACS). It goes well, since there is no answer before the question. A process that replays has
 //! the answers here already: they would be sent in place of the questions.
 //!
-//! So as long as it has not completed its replay, its nonblocking receives are posted, in their
-//! order, when the program waits, tests, probes, or receives: not while it only starts operations.
-//! A blocking send that is not complete at once waits, too: its memory is in the log by then, or
-//! its receiver replays together with this process, and has not sent an answer either.
+//! So until the coordinator says that all replays are over (the process itself may take its replay
+//! for complete before others have reached it, docs/adr/0016), its nonblocking receives are posted,
+//! in their order, when the program waits, tests, probes, or receives: not while it only starts operations.
+//! A blocking send that is not complete at once waits, too: its memory is in the log by then (or
+//! is copied before anything is received into it, `deferred_copy`), or its receiver replays together
+//! with this process, and has not sent an answer either.
 
 use crate::determinants::set_order::{SLOW_PATH, of_program};
 use crate::engine::driver_state::{Driver, Wanted};
@@ -65,9 +67,13 @@ impl Driver {
         self.host.push();
     }
 
-    /// The replay is complete.
-    pub fn post_all_deferred(&mut self) {
-        self.replaying = false;
-        self.update_slow_path();
+    /// All replays are over: who has received of an earlier incarnation has reached this process,
+    /// so nothing is here any more that is an answer to what is not sent yet. What was put off is
+    /// posted when the program waits next.
+    pub fn end_deferral(&mut self) {
+        if self.replaying {
+            self.replaying = false;
+            self.update_slow_path();
+        }
     }
 }

@@ -364,6 +364,7 @@ impl Driver {
         };
         let into = match self.engine.direct_placement(&self.host, from, &head) {
             Some((op, at)) if op.convertor().is_none() => {
+                self.host.before_receiving(*op);
                 NonNull::new(op.start().wrapping_add(at as usize))
             }
             _ => None,

@@ -440,6 +440,7 @@ impl Host for EngineHost {
 
     #[inline(always)]
     fn unpack(&mut self, buffer: &mut Op, offset: u64, bytes: &[u8]) {
+        self.before_receiving(*buffer);
         match buffer.convertor() {
             None => {
                 if bytes.is_empty() {
@@ -466,6 +467,7 @@ impl Host for EngineHost {
             return;
         }
         if into.convertor().is_none() {
+            self.before_receiving(*into);
             if bytes > 0 {
                 self.pack_at(*from, 0, into.start(), bytes);
             }
@@ -520,6 +522,7 @@ impl Host for EngineHost {
         if !route.pulls() || into.convertor().is_some() {
             return Pull::Refused;
         }
+        self.before_receiving(*into);
         // SAFETY: the receive buffer takes these bytes; the program does not touch it before the
         // receive is complete.
         match unsafe { self.transports.pull(route, from, id.0, into.start(), bytes as usize) } {

@@ -76,6 +76,14 @@ impl EngineHost {
         }
     }
 
+    /// This memory is received into next: a message that lies there may not be in the log yet.
+    #[inline(always)]
+    pub(crate) fn before_receiving(&mut self, into: Op) {
+        if !self.pending_copies.is_empty() {
+            self.pending_copies.overwritten(into);
+        }
+    }
+
     /// A thread may take part in copies from now on.
     pub fn share_copies(&mut self) {
         self.pending_copies.share();

@@ -21,6 +21,9 @@
 //! * U4 Nothing is read from the buffer of an operation that the program has let go
 //!   ([`PendingLogCopies::release`]), but for what its receiver still lacks: who is notified by the
 //!   receiver that it has everything may take the buffer away (MPI 3.1 section 3.7.3).
+//! * U5 Nothing is read from a buffer that was received into meanwhile
+//!   ([`PendingLogCopies::overwritten`]): MPI does not allow that, but there are programs that await
+//!   the answer in the buffer of the question (docs/adr/0022).
 
 use crate::ffi::operation::Op;
 use crate::os::ticks;
@@ -44,6 +47,8 @@ struct Message {
     copied: bool,
     /// The engine has done with it: C has to be notified of the operation.
     sent: bool,
+    /// Its buffer was received into.
+    overwritten: bool,
     /// Its receiver is expected to acknowledge it.
     acknowledged_by: Option<PeerId>,
     /// When something of it was sent last, in ticks.
@@ -120,8 +125,10 @@ impl PendingLogCopies {
         }
         self.uncopied += 1;
         let moved = Cell::new(ticks());
-        let (copied, sent) = (false, false);
-        self.messages.push_back(Message { record, op, copy, copied, sent, acknowledged_by, moved });
+        let (copied, sent, overwritten) = (false, false, false);
+        let message =
+            Message { record, op, copy, copied, sent, overwritten, acknowledged_by, moved };
+        self.messages.push_back(message);
     }
 
     fn offer(&mut self, copy: &Arc<Copy>) {
@@ -144,6 +151,9 @@ impl PendingLogCopies {
     #[inline]
     pub fn source(&self, record: LogRecord) -> Option<Op> {
         let message = &self.messages[self.find(record)?];
+        if message.overwritten {
+            return None;
+        }
         if message.acknowledged_by.is_some() {
             message.moved.set(ticks());
         }
@@ -224,6 +234,25 @@ impl PendingLogCopies {
         self.messages[at].copy.finish();
         self.poll_copy(at);
         self.messages.remove(at).is_some_and(|message| message.sent)
+    }
+
+    /// `into` is received into next: have all of the messages in the log that lie there (U5).
+    #[cold]
+    pub fn overwritten(&mut self, into: Op) {
+        let memory = |op: Op| {
+            let start = op.start().addr();
+            start..start.saturating_add(op.bytes() as usize)
+        };
+        for message in &mut self.messages {
+            let (from, into_memory) = (memory(message.op), memory(into));
+            // What a convertor describes may lie anywhere.
+            let apart = into.convertor().is_none()
+                && (into_memory.end <= from.start || from.end <= into_memory.start);
+            if !apart && !message.overwritten {
+                message.copy.finish();
+                message.overwritten = true;
+            }
+        }
     }
 
     /// Records are dropped next: the copy of one of them is abandoned (U3). Gives its operation,
@@ -355,6 +384,41 @@ mod tests {
         assert_eq!(log.payload(records[1]), data);
         assert!(pending_copies.is_empty() && !pending_copies.has_uncopied());
         assert!(!pending_copies.release(other), "U2: reported once");
+    }
+
+    #[test]
+    fn what_is_received_into_a_message_is_not_what_was_sent() {
+        let mut data: Vec<u8> = (0..300_000u32).map(|i| (i / 7) as u8).collect();
+        let sent = data.clone();
+        let mut elsewhere = [0u8; 8];
+        let (first, rest) = data.split_at_mut(200_000);
+        let mut operations =
+            [operation(first), operation(rest), operation(&mut first[199_999..]), {
+                operation(&mut elsewhere)
+            }];
+        // SAFETY: they live to the end of the test.
+        let [one, other, answer, apart] =
+            operations.each_mut().map(|op| unsafe { Op::new(op) }.unwrap());
+        let mut log = PayloadLog::new(LogMemory::new(None, 0), LogLimits::default());
+        let mut pending_copies = PendingLogCopies::default();
+        let records = [one, other].map(|op| {
+            let record = log.append(&entry(op), |_| ()).unwrap();
+            pending_copies.add(&mut log, record, op, None);
+            record
+        });
+        pending_copies.overwritten(apart);
+        assert_eq!(pending_copies.source(records[0]), Some(one));
+        pending_copies.overwritten(answer);
+        data[..200_000].fill(0xEE);
+        assert_eq!(pending_copies.source(records[0]), None, "U5: read from the log");
+        assert_eq!(pending_copies.source(records[1]), Some(other), "it lies elsewhere");
+        assert_eq!(log.payload(records[0]), &sent[..200_000]);
+        assert!(pending_copies.has_uncopied(), "U2: it is not reported yet");
+        assert!(pending_copies.settle(one, 0), "U2: all of it is in the log");
+        while !pending_copies.is_logged(other) {
+            pending_copies.step();
+        }
+        assert_eq!(log.payload(records[1]), &sent[200_000..]);
     }
 
     /// What the driver does: abandon the copies, then drop the records. The operations that end.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::job_events::JobEvents;
+use super::job_events::{JobEvents, Nth};
 use super::nodes::{self, Node};
 use super::partition::Partition;
 use super::signals::Sent;
@@ -52,12 +52,13 @@ pub enum Moment {
     /// When replicas of all images are on other nodes, for this time: once when the first
     /// checkpoint is complete, and again after each loss.
     Replicated(u64),
-    /// When the coordinators of the job have logged this event so many times.
-    Event(&'static str, u64),
+    /// When the coordinators of the job have logged the second event so many times; where there is
+    /// a first one, those count that come after it.
+    Event(Option<Nth>, Nth),
 }
 
 /// Events at which something may break.
-const EVENTS: [&str; 22] = [
+const EVENTS: [&str; 23] = [
     "agent_gone",
     "network_cut",
     "network_restored",
@@ -74,6 +75,7 @@ const EVENTS: [&str; 22] = [
     "rank_placed",
     "set_restarted",
     "replay_completed",
+    "replays_over",
     "failover_started",
     "failover_completed",
     "not_replayable",
@@ -104,13 +106,20 @@ impl FromStr for AtEvent {
     }
 }
 
-/// `EVENT@K`.
+/// `EVENT@K`, or `EARLIER@J,EVENT@K`.
 pub fn moment_of_event(text: &str) -> std::result::Result<Moment, String> {
+    Ok(match text.split_once(',') {
+        None => Moment::Event(None, event(text)?),
+        Some((earlier, text)) => Moment::Event(Some(event(earlier)?), event(text)?),
+    })
+}
+
+fn event(text: &str) -> std::result::Result<Nth, String> {
     let (event, count) = text.split_once('@').ok_or("give it as EVENT@COUNT=WHO")?;
     let known = EVENTS.into_iter().find(|known| *known == event);
     let event = known.ok_or_else(|| format!("choose an event of {}", EVENTS.join(", ")))?;
     let count = count.parse().map_err(|_| format!("`{count}` is no number"))?;
-    Ok(Moment::Event(event, count))
+    Ok(Nth(event, count))
 }
 
 /// `I@SECS`: which one, and seconds after the job is ready.
@@ -220,9 +229,9 @@ impl Faults {
     fn known(&mut self) -> Vec<(Duration, Fault)> {
         let (ready, complete) = (self.job.ready, self.job.checkpoint);
         let replicated = self.job.replicated;
-        let events = &self.job.events;
-        let waiting_spares = events.get("spare").copied().unwrap_or_default();
-        let spares_wait = waiting_spares >= u64::from(self.spares);
+        let job = &self.job;
+        let waiting_spares = job.events.get("spare").map_or(0, Vec::len);
+        let spares_wait = waiting_spares >= self.spares as usize;
         let (ordered, finishing) = (self.job.ordered, self.job.finishing.len() as u64);
         let is_known = |moment: &Moment| match *moment {
             Moment::Ready(_) => ready,
@@ -230,7 +239,10 @@ impl Faults {
             Moment::Ordered(wanted) => ordered.is_some_and(|ordered| ordered >= wanted),
             Moment::Finishing(wanted) => finishing >= wanted,
             Moment::Replicated(wanted) => replicated >= wanted && spares_wait,
-            Moment::Event(event, wanted) => events.get(event).is_some_and(|seen| *seen >= wanted),
+            Moment::Event(None, event) => job.place(event, 0).is_some(),
+            Moment::Event(Some(earlier), event) => {
+                job.place(earlier, 0).is_some_and(|place| job.place(event, place).is_some())
+            }
         };
         let known = self.waiting.extract_if(.., |(moment, _)| is_known(moment));
         let after = |(moment, fault)| match moment {
@@ -345,7 +357,7 @@ mod tests {
 
     #[test]
     fn events_are_known_by_name_and_count() {
-        let whole = Moment::Event("failover_completed", 2);
+        let whole = Moment::Event(None, Nth("failover_completed", 2));
         assert_eq!("failover_completed@2=node:1".parse(), Ok(AtEvent(whole, Fault::KillNode(1))));
         assert_eq!(
             "failover_completed@2=coordinator".parse(),
@@ -362,9 +374,24 @@ mod tests {
             assert!(bad.parse::<AtEvent>().is_err(), "{bad}");
         }
         let mut faults = Faults::new(vec![(whole, Fault::KillCoordinator)], 0);
-        faults.job.events.insert("failover_completed".into(), 1);
+        faults.job.events.insert("failover_completed".into(), vec![4]);
         assert_eq!(faults.known(), []);
-        faults.job.events.insert("failover_completed".into(), 2);
+        faults.job.events.insert("failover_completed".into(), vec![4, 7]);
+        assert_eq!(faults.known(), [(Duration::ZERO, Fault::KillCoordinator)]);
+    }
+
+    #[test]
+    fn events_are_counted_from_another_one_on() {
+        let after = "set_restarted@1,rank_failed@2=coordinator".parse::<AtEvent>().unwrap();
+        let moment = Moment::Event(Some(Nth("set_restarted", 1)), Nth("rank_failed", 2));
+        assert_eq!(after, AtEvent(moment, Fault::KillCoordinator));
+        assert!("set_restarted@1,rank_failed=coordinator".parse::<AtEvent>().is_err());
+        let mut faults = Faults::new(vec![(after.0, after.1)], 0);
+        faults.job.events.insert("rank_failed".into(), vec![1, 2, 9]);
+        assert_eq!(faults.known(), []);
+        faults.job.events.insert("set_restarted".into(), vec![3, 11]);
+        assert_eq!(faults.known(), []);
+        faults.job.events.insert("rank_failed".into(), vec![1, 2, 9, 12]);
         assert_eq!(faults.known(), [(Duration::ZERO, Fault::KillCoordinator)]);
     }
 

@@ -25,8 +25,10 @@ pub struct JobEvents {
     pub finishing: BTreeSet<u32>,
     /// How often replicas of all images were reported (again).
     pub replicated: u64,
-    /// How often each event was logged.
-    pub events: BTreeMap<String, u64>,
+    /// The places of each event in the list.
+    pub events: BTreeMap<String, Vec<u64>>,
+    /// So many events are in the list.
+    count: u64,
     /// The process id of each rank's program, the newest.
     pub pids: BTreeMap<u32, libc::pid_t>,
 }
@@ -52,6 +54,13 @@ impl JobEvents {
         }
     }
 
+    /// The place of this event in the list, counted from the place of an earlier one, if it was
+    /// logged.
+    pub fn place(&self, event: Nth, after: u64) -> Option<u64> {
+        let later = self.events.get(event.0)?.iter().filter(|&&place| place > after);
+        later.copied().nth(event.1.checked_sub(1)? as usize)
+    }
+
     fn add(&mut self, text: &[u8]) {
         self.text.extend_from_slice(text);
         while let Some(end) = self.text.iter().position(|&byte| byte == b'\n') {
@@ -62,7 +71,8 @@ impl JobEvents {
 
     fn handle(&mut self, event: &Value) {
         if let Some(name) = event["event"].as_str() {
-            *self.events.entry(name.to_string()).or_default() += 1;
+            self.count += 1;
+            self.events.entry(name.to_string()).or_default().push(self.count);
         }
         let number = |key: &str| event[key].as_u64().and_then(|n| u32::try_from(n).ok());
         match event["event"].as_str() {
@@ -84,6 +94,10 @@ impl JobEvents {
         }
     }
 }
+
+/// An event is logged for this time: 1 is the first one.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Nth(pub &'static str, pub u64);
 
 fn coordinator() -> Option<libc::pid_t> {
     find(|pid| is(pid, "rustbtl", "coordinator"))

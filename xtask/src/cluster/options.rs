@@ -135,7 +135,8 @@ pub struct ClusterOptions {
     #[arg(long, value_name = "I@K")]
     cut_node_after_checkpoint: Vec<AfterCheckpoint>,
     /// Kill WHO (coordinator, node:I, rank:R, guardian:R) when the job's coordinators have logged
-    /// EVENT for the K-th time
+    /// EVENT for the K-th time; with EARLIER@J,EVENT@K those count that come after EARLIER was
+    /// logged for the J-th time (also below)
     #[arg(long, value_name = "EVENT@K=WHO")]
     kill_at_event: Vec<AtEvent>,
     /// The same when replicas of all images are on other nodes, for the K-th time

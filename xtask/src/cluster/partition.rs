@@ -66,10 +66,11 @@ impl FromStr for PartitionAtEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::job_events::Nth;
 
     #[test]
     fn cuts_are_read_and_nonsense_is_not() {
-        let moment = Moment::Event("checkpoint_completed", 1);
+        let moment = Moment::Event(None, Nth("checkpoint_completed", 1));
         for (text, node, direction, ms) in [
             ("checkpoint_completed@1=off:0+15", 0, Direction::Off, 15_000),
             ("checkpoint_completed@1=mute:2+0.5", 2, Direction::Mute, 500),

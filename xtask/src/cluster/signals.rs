@@ -242,6 +242,7 @@ impl FromStr for SignalAtEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::job_events::Nth;
 
     #[test]
     fn signals_are_named_with_who_gets_them() {
@@ -259,7 +260,7 @@ mod tests {
         assert!("INTRUDER/node:1".parse::<Sent>().is_ok() && "OOM/agent:1".parse::<Sent>().is_ok());
         assert!("INTRUDER/rank:1".parse::<Sent>().is_err());
         let at: SignalAtEvent = "ready@1=HUP/node:3".parse().unwrap();
-        assert_eq!(at.0, Moment::Event("ready", 1));
+        assert_eq!(at.0, Moment::Event(None, Nth("ready", 1)));
         assert!("never@1=HUP/node:3".parse::<SignalAtEvent>().is_err());
     }
 

@@ -12,7 +12,8 @@ use super::scratch::Scratch;
 use super::standstill;
 use super::summary::Tier;
 use super::workloads::{
-    self, BY_PID, CLOCK, INTER, OVERLAP, Program, RING, Shape, THREADS, UPDATES,
+    self, BY_PID, CLOCK, INTER, OVERLAP, OVERLAP_LATE, OVERLAP_LONG, Program, RING, Shape, THREADS,
+    UPDATES,
 };
 use crate::error::{Context, Failure, Result, fail};
 use crate::paths;
@@ -125,6 +126,7 @@ const BY_OVERLAP: [(Shape, &[&str]); 3] = [
     ),
 ];
 const ANSWERED: u64 = 6000;
+const ANSWERED_LONG: u64 = 600;
 
 /// The same for one whose threads all call MPI.
 const BY_THREADS: [(Shape, u64, [&str; 2]); 2] = [
@@ -170,6 +172,16 @@ pub fn run(tier: &mut Tier) {
     for (shape, faults) in BY_OVERLAP {
         let title = format!("live recovery: in-place replies: {} × {}", shape.0, shape.1);
         tier.check(&title, || repeats(&OVERLAP, ANSWERED, shape, faults));
+    }
+    let one_and_the_other =
+        ["--kill-rank-after-checkpoint", "1@1", "--kill-at-event", "replay_completed@1=rank:0"];
+    tier.check("live recovery: long in-place replies: 2 × 1", || {
+        repeats(&OVERLAP_LONG, ANSWERED_LONG, (2, 1), &one_and_the_other)
+    });
+    for (who, killed) in [("who asks", "1@3"), ("who answers", "0@3")] {
+        tier.check(&format!("live recovery: late in-place replies, {who}: 2 × 1"), || {
+            repeats(&OVERLAP_LATE, ANSWERED, (2, 1), &["--kill-rank", killed])
+        });
     }
     for (shape, length, faults) in BY_THREADS {
         let title = format!("live recovery: MPI_THREAD_MULTIPLE: {} × {}", shape.0, shape.1);

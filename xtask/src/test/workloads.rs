@@ -107,6 +107,20 @@ pub const OVERLAP: Program = Program {
     name: "in-place replies",
     what: What::Hash { source: "overlap_hash.c", iterations: 10_000, arguments: &["GATE"] },
 };
+/// The same with messages whose copies in the log are made after they are sent.
+pub const OVERLAP_LONG: Program = Program {
+    name: "long in-place replies",
+    what: What::Hash { source: "overlap_hash.c", iterations: 600, arguments: &["GATE", "32768"] },
+};
+/// The same, of which nothing is sent before the first checkpoint, and whose ranks pause after it.
+pub const OVERLAP_LATE: Program = Program {
+    name: "late in-place replies",
+    what: What::Hash {
+        source: "overlap_hash.c",
+        iterations: 3000,
+        arguments: &["GATE", "1", "1000", "1"],
+    },
+};
 /// Ranks whose threads send at the same time, each on a communicator of its own.
 pub const THREADS: Program = Program {
     name: "threads",

@@ -15,6 +15,7 @@ use crate::coordinator::job::state::Job;
 use rustbtl_coordination::control::ToRank;
 use rustbtl_coordination::determinants::ReplayStep;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
+use serde_json::json;
 
 impl Job {
     /// All sets that were rolled back have reported that their replay is complete.
@@ -61,6 +62,9 @@ impl Job {
     }
 
     fn follow_replay_step(&mut self, step: Option<ReplayStep>) {
+        if matches!(step, Some(ReplayStep::Over(_))) {
+            self.log(json!({"event": "replays_over"}));
+        }
         match step {
             None => {}
             Some(ReplayStep::Ask(question, ranks)) => {
