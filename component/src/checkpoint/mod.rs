@@ -7,6 +7,7 @@ pub mod freeze;
 pub mod guardian_link;
 pub mod log_pressure;
 pub mod phases;
+pub(crate) mod replays_over;
 pub mod requests;
 pub mod restart;
 pub mod set_counters;

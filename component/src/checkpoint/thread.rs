@@ -16,6 +16,7 @@
 //! | `determinants.rs` | outcomes of nondeterministic calls on their way |
 //! | `log_pressure.rs` | checkpoints that the payload log asks for |
 //! | `restart.rs` | a new process: new transports, new endpoints |
+//! | `replays_over.rs` | the end of replays: this process' own, and all |
 //! | `shared_memory_barrier.rs` | snapshots of one moment, where ranks share memory directly |
 
 use crate::checkpoint::guardian_link::{Guardian, GuardianError};
@@ -23,7 +24,7 @@ use crate::checkpoint::log_pressure::LogPressure;
 use crate::checkpoint::state::{
     Checkpoint, CollectiveDraining, DeterminantFlush, Ending, LogFullReaction, Phases, Sharing,
 };
-use crate::checkpoint::{shadow_verbs::ShadowVerbs, verbs_names};
+use crate::checkpoint::{replays_over, shadow_verbs::ShadowVerbs, verbs_names};
 use crate::engine::acknowledging::ACKNOWLEDGE_AFTER;
 use crate::engine::shared::ExclusiveGuard;
 use crate::engine::shared::shared;
@@ -35,7 +36,7 @@ use crate::sync::checkpoint_requests::CheckpointRequests;
 use crate::sync::checkpoint_signals::{CheckpointSignals, SIGNALS, count};
 use crate::sync::waiting::{TickRate, WAITING};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use rustbtl_coordination::control::{CheckpointId, FromRank, ReplayBlocker, ToRank};
+use rustbtl_coordination::control::{CheckpointId, FromRank, ToRank};
 use rustbtl_coordination::quiescence::{CheckpointAnswer, CheckpointRefusal, Input, Quiescence};
 use rustbtl_fragments::engine::ReceivedVector;
 use rustbtl_fragments::ids::{PeerId, SetId};
@@ -262,86 +263,6 @@ impl Checkpoint {
         self.let_go();
     }
 
-    /// What cannot be repeated by one set alone, once each.
-    fn report_not_replayable(&mut self) {
-        for blocker in [ReplayBlocker::Set, ReplayBlocker::Others, ReplayBlocker::Everybody] {
-            let reported = &mut self.reported_not_replayable[blocker as usize];
-            if let Some(&reason) = Self::signals().not_replayable[blocker as usize].get()
-                && !core::mem::replace(reported, true)
-            {
-                self.send(&FromRank::NotReplayable { reason: reason.into(), blocker });
-            }
-        }
-    }
-
-    /// Has this process repeated what was lost with its earlier incarnation? As far as it knows:
-    /// who has received of it may not have reached it yet.
-    fn check_replay(&mut self) {
-        if !self.replaying {
-            return;
-        }
-        let Ok(mut driver) = self.shared.take() else { return };
-        // A program that computes does not poll, and checkpoints of all sets wait for the channel.
-        let repairs = self.ending == Ending::Not && !driver.engine.is_repaired();
-        if repairs {
-            driver.poll();
-        }
-        self.replaying = !driver.replay_is_complete();
-        drop(driver);
-        if repairs {
-            self.deliver();
-        }
-        if !self.replaying {
-            self.report_not_replayable();
-            self.stop_uncounted();
-            self.shared.glue.verbose(verbose::INFO, || "replay complete".to_owned());
-            self.send(&FromRank::ReplayComplete {});
-        }
-    }
-
-    /// Processes that were restarted need what this one has sent them, however long its program
-    /// computes. Once they are reached `answer` sees to it that what is late goes.
-    fn repair(&mut self) {
-        if !self.repairing || self.ending != Ending::Not {
-            return;
-        }
-        let Ok(mut driver) = self.shared.take() else { return };
-        driver.poll();
-        self.repairing = !driver.engine.is_repaired();
-        drop(driver);
-        self.deliver();
-    }
-
-    /// Is there something to do until all replays are over?
-    pub(crate) fn awaits_replays_over(&self) -> bool {
-        self.replays_open || self.replay_question.is_some()
-    }
-
-    /// Whoever has received of an earlier incarnation of this process has to reach it, however long
-    /// its program computes, and the coordinator asks whether that is so (docs/adr/0037).
-    fn await_replays_over(&mut self) {
-        if !self.awaits_replays_over() || self.ending == Ending::Over {
-            return;
-        }
-        let Ok(mut driver) = self.shared.take() else { return };
-        if self.ending == Ending::Not {
-            driver.poll();
-        }
-        // Without records nobody may be there to say that all replays are over.
-        if !driver.host.record.is_on() && driver.replay_is_complete() {
-            driver.end_deferral();
-        }
-        let is_answered = self.replay_question.take_if(|(_, replay)| match *replay {
-            false => driver.engine.is_repaired(),
-            true => driver.replay_is_complete(),
-        });
-        drop(driver);
-        self.deliver();
-        if let Some((number, _)) = is_answered {
-            self.send(&FromRank::ReplayReported { number });
-        }
-    }
-
     /// Handle the messages of the guardian. `taken`: the process, if it is ours already. Whoever
     /// takes it a second time lets the program in when he gives it back.
     pub(crate) fn listen(&mut self, taken: &mut Option<ExclusiveGuard>) {
@@ -453,16 +374,7 @@ impl Checkpoint {
                 self.replay_question = Some((number, replay));
             }
             ToRank::ReplaysOver { incarnation } => {
-                let mine = self.with(taken, |driver| {
-                    let mine = driver.host.incarnation == incarnation;
-                    if mine {
-                        driver.end_deferral();
-                    }
-                    if mine && !driver.end_window_replay() {
-                        driver.host.replay_diverged("it has not repeated what it did in windows");
-                    }
-                    mine
-                });
+                let mine = self.with(taken, |driver| replays_over::note(driver, incarnation));
                 self.replays_open &= !mine;
             }
         }

@@ -5,12 +5,12 @@
 //! BLACS). It goes well, since there is no answer before the question. A process that replays has
 //! the answers here already: they would be sent in place of the questions.
 //!
-//! So until the coordinator says that all replays are over (the process itself may take its replay
-//! for complete before others have reached it, docs/adr/0016), its nonblocking receives are posted,
-//! in their order, when the program waits, tests, probes, or receives: not while it only starts operations.
-//! A blocking send that is not complete at once waits, too: its memory is in the log by then (or
-//! is copied before anything is received into it, `deferred_copy`), or its receiver replays together
-//! with this process, and has not sent an answer either.
+//! So until the coordinator says that all replays are over, its nonblocking receives are posted, in
+//! their order, when the program waits, tests, probes, or receives: not while it only starts
+//! operations. (The process itself may take its replay for complete before others have reached it,
+//! docs/adr/0016.) A blocking send that is not complete at once waits, too: its memory is in the
+//! log by then, or is copied before anything is received into it (`deferred_copy`), or its receiver
+//! replays together with this process, and has not sent an answer either.
 
 use crate::determinants::set_order::{SLOW_PATH, of_program};
 use crate::engine::driver_state::{Driver, Wanted};

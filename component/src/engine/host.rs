@@ -4,7 +4,6 @@ use crate::determinants::program_clock::ProgramClock;
 use crate::determinants::recorder::RecorderState;
 use crate::engine::burst::Burst;
 use crate::engine::logged_sends::COPIED_FIRST_BYTES;
-use crate::engine::transmit::transmit;
 use crate::engine::transport_set::{Route, TransportSet};
 use crate::engine::windows::Windows;
 use crate::engine::windows::messages::{Stream, lane_of};
@@ -17,7 +16,7 @@ use crate::payload_log::digest::digest;
 use crate::payload_log::memory::LogMemory;
 use crate::peers::endpoint::{Endpoint, EndpointError};
 use crate::peers::table::{Peers, endpoint_of};
-use crate::transports::{Payload as Outgoing, Pulled};
+use crate::transports::Pulled;
 use core::ops::Range;
 use rustbtl_checkpoint::PayloadLog;
 use rustbtl_coordination::instances::Instances;
@@ -275,41 +274,6 @@ impl EngineHost {
             format!("rank {}", name.rank)
         } else {
             format!("rank {} of job {}", name.rank, name.job & 0xFFFF)
-        }
-    }
-
-    /// A frame from anywhere to anybody.
-    #[inline(never)]
-    fn transmit_any(
-        &mut self,
-        to: PeerId,
-        header: &[u8],
-        payload: Payload<'_, Op>,
-        taken: usize,
-    ) -> Transmit {
-        let route = self.route(to);
-        let glue = self.glue;
-        let by = &mut self.transports;
-        match payload {
-            Payload::Empty => transmit(by, route, to, header, Outgoing::Bytes(&[]), taken),
-            Payload::Bytes(bytes) => transmit(by, route, to, header, Outgoing::Bytes(bytes), taken),
-            Payload::Program(op, range) => match op.convertor() {
-                None => {
-                    // SAFETY: inside the program's buffer, which stays unchanged until the send
-                    // is complete.
-                    let bytes = unsafe { op.slice(range.start, range.end - range.start) };
-                    transmit(by, route, to, header, Outgoing::Bytes(bytes), taken)
-                }
-                Some(convertor) => {
-                    let mut pack = |into: *mut u8, bytes: usize| {
-                        // SAFETY: the transport gives room for exactly these bytes.
-                        unsafe { (glue.pack)(convertor, range.start, into, bytes as u64) }
-                    };
-                    let bytes = (range.end - range.start) as usize;
-                    transmit(by, route, to, header, Outgoing::Pack(bytes, &mut pack), taken)
-                }
-            },
-            Payload::Log(record, range) => self.transmit_logged(to, header, (record, range), taken),
         }
     }
 

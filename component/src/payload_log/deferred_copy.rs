@@ -22,8 +22,8 @@
 //!   ([`PendingLogCopies::release`]), but for what its receiver still lacks: who is notified by the
 //!   receiver that it has everything may take the buffer away (MPI 3.1 section 3.7.3).
 //! * U5 Nothing is read from a buffer that was received into meanwhile
-//!   ([`PendingLogCopies::overwritten`]): MPI does not allow that, but there are programs that await
-//!   the answer in the buffer of the question (docs/adr/0022).
+//!   ([`PendingLogCopies::overwritten`]): MPI does not allow that, but some programs await the
+//!   answer in the buffer of the question (docs/adr/0022).
 
 use crate::ffi::operation::Op;
 use crate::os::ticks;

@@ -72,6 +72,7 @@
 /* ---- MCA variables: here they are values of the job (prrte_correlated_values.c) -------------- */
 
 #define OPAL_INFO_LVL_1 1
+#define OPAL_INFO_LVL_2 2
 #define OPAL_INFO_LVL_3 3
 #define OPAL_INFO_LVL_5 5
 #define OPAL_INFO_LVL_9 9

@@ -147,7 +147,7 @@ const TOGETHER: [(&str, Shape, &[&str]); 3] = [
     ("threads, a node", (3, 1), &["node:1"]),
     ("threads, two sets", (3, 1), &["rank:1", "rank:2"]),
 ];
-/// When it is in use that makes sets not replayable, and in a checkpoint, on a machine of any speed.
+/// What makes sets not replayable is in use, and in a checkpoint, on a machine of any speed.
 const IN_USE: &str = "not_replayable@1,checkpoint_completed@1";
 const OFTEN: [&str; 3] = ["--mca", "vprotocol_correlated_checkpoint_interval", "1"];
 

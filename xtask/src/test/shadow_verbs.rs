@@ -160,7 +160,7 @@ fn rolls_back_twice() -> Result<()> {
 }
 
 /// Between the rollbacks a checkpoint is given up in its drain: its agent is killed. (The first one
-/// may be taken before ranks have opened an adapter. A failure may end a checkpoint that has begun.)
+/// may be taken before ranks have opened an adapter; the failure may end one that has begun.)
 fn one_set() -> Result<()> {
     let faults: [&[&str]; 4] = [
         &["--kill-at-event", "checkpoint_completed@2=rank:1"],
