@@ -53,11 +53,13 @@ fn a_rank_is_told_when_the_others_have_repaired_their_channels_and_it_still_says
     says_yes(&mut world, 1);
     says_yes(&mut world, 0);
     assert_eq!(asked(&world, 1), [(1, false)], "rank 2 is not repaired");
+    assert!(world.events("replays_over").is_empty());
     says_yes(&mut world, 2);
     assert_eq!((over(&world, 1), asked(&world, 1)), (vec![], vec![(1, false), (2, true)]));
     assert_eq!((asked(&world, 0), asked(&world, 2)), (vec![(1, false)], vec![(1, false)]));
     says_yes(&mut world, 1);
     assert_eq!((over(&world, 1), over(&world, 0)), (vec![1], vec![]));
+    assert_eq!(world.events("replays_over").len(), 1);
     // It says so again after it has refused a checkpoint.
     reports(&mut world, 1);
     assert_eq!((over(&world, 1), asked(&world, 1).len()), (vec![1, 1], 2));
