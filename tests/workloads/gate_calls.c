@@ -2,6 +2,7 @@
 /* Holds a program that knows nothing of it in the middle of its work: a library for LD_PRELOAD. At
  * the GATE_CALLS-th message that rank 0 sends or receives itself it makes the file GATE.reached and
  * waits for the file GATE, outside MPI. With GATE_CALLS=0 it only reports how many there were.
+ * With GATE_AT_END all ranks wait for it before MPI_Finalize.
  *     gcc -shared -fPIC -o gate_calls.so gate_calls.c -ldl */
 #define _GNU_SOURCE
 #include <mpi.h>
@@ -56,8 +57,22 @@ COUNTED(MPI_Recv, (void *b, int n, MPI_Datatype t, int from, int tag, MPI_Comm c
 COUNTED(MPI_Irecv, (void *b, int n, MPI_Datatype t, int from, int tag, MPI_Comm c, MPI_Request *r),
         (b, n, t, from, tag, c, r))
 
+static void wait_at_end(void)
+{
+    const char *gate = getenv("GATE");
+    while (getenv("GATE_AT_END") && gate && access(gate, F_OK))
+        usleep(5000);
+}
+
+void mpi_finalize_(int *code)
+{
+    wait_at_end();
+    ((void (*)(int *)) next("mpi_finalize_"))(code);
+}
+
 int MPI_Finalize(void)
 {
+    wait_at_end();
     const char *at = getenv("GATE_CALLS");
     if (calls && at && atol(at) == 0)
         fprintf(stderr, "gate_calls: %ld\n", calls);

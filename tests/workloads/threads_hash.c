@@ -1,10 +1,12 @@
 /* Two threads a rank send round a ring at the same time, each on a communicator of its own, and
- * keep a hash of what they get. usage: threads_hash ITERATIONS */
+ * keep a hash of what they get. Half of the iterations are done when the number in the file GATE is
+ * larger than that. usage: threads_hash ITERATIONS [GATE] */
 #include <mpi.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { THREADS = 2, WORDS_MAX = 2500 };
 
@@ -14,6 +16,21 @@ typedef struct {
     uint64_t hash;
 } thread_t;
 
+static const char *gate;
+
+/* Each thread by its communicator: it is not gate.h's. */
+static void wait_in_the_middle(const thread_t *thread, int k)
+{
+    for (int limit = 0; gate && limit <= k; usleep(1000)) {
+        FILE *file = 0 == thread->me ? fopen(gate, "r") : NULL;
+        if (!file || 1 != fscanf(file, "%d", &limit))
+            limit = 0;
+        if (file)
+            fclose(file);
+        MPI_Bcast(&limit, 1, MPI_INT, 0, thread->comm);
+    }
+}
+
 static void *work(void *argument)
 {
     static const int words[] = { 1, 100, WORDS_MAX, 1 };
@@ -22,6 +39,8 @@ static void *work(void *argument)
     int next = (thread->me + 1) % thread->np, before = (thread->me + thread->np - 1) % thread->np;
     for (int k = 0; k < thread->iterations; k++) {
         int n = words[k % 4];
+        if (k == thread->iterations / 2)
+            wait_in_the_middle(thread, k);
         MPI_Request both[2];
         for (int i = 0; i < n; i++)
             out[i] = thread->hash + (uint64_t) i * 11400714819323198485ull;
@@ -47,6 +66,7 @@ int main(int argc, char **argv)
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
     if (provided != MPI_THREAD_MULTIPLE)
         MPI_Abort(MPI_COMM_WORLD, 2);
+    gate = argc > 2 ? argv[2] : NULL;
     for (int t = 0; t < THREADS; t++) {
         all[t].iterations = argc > 1 ? atoi(argv[1]) : 1000;
         MPI_Comm_dup(MPI_COMM_WORLD, &all[t].comm);

@@ -28,6 +28,7 @@ int main(int argc, char **argv)
                NULL == getenv("RUSTBTL_SECRET") ? "hidden" : "visible");
         fflush(stdout);
     }
+    MPI_Barrier(MPI_COMM_WORLD); /* it is printed before anybody ends */
     if (is(how, "cat") && 0 == rank) {
         char line[256];
         while (NULL != fgets(line, sizeof(line), stdin)) {

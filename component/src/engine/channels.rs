@@ -6,10 +6,13 @@ use crate::engine::transport_set::NetworkKind;
 use crate::os::now_ns;
 use crate::peers::endpoint::Endpoint;
 use crate::transports::Event;
+use core::time::Duration;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 
 /// Between two attempts to reopen a lost channel.
 const RECONNECT_NS: u64 = 100_000_000;
+/// From a message to the end of its process.
+const SHOWN: Duration = Duration::from_millis(300);
 
 impl EngineHost {
     /// A process of another set was restarted: what was known of the way to it is over.
@@ -109,7 +112,7 @@ impl Driver {
             // Others see to it: processes of another set are restarted, this one is rolled back
             // with its own. How long they take, with storage and processors that are busy, nobody
             // knows.
-            return;
+            return self.leave_torn_set(now);
         }
         let until = |lost: &Lost| lost.since_ns.max(self.unprotected_ns) + self.grace_ns;
         let Some(lost) = self.lost.iter().find(|lost| now >= until(lost)) else { return };
@@ -119,5 +122,22 @@ impl Driver {
                 .and_then(Result::ok)
                 .map_or_else(|| "?".to_owned(), |endpoint| endpoint.node);
         self.host.glue.fatal("peer-lost", &[&who, &node, &lost.reason]);
+    }
+
+    /// A connection inside a set that spans nodes is lost, and nobody has failed: what was under
+    /// way is in no log. This process fails, so that its set is rolled back.
+    fn leave_torn_set(&self, now: u64) {
+        let is_torn = |lost: &&Lost| {
+            let spans_nodes = !self.neighbours.contains(&lost.peer);
+            spans_nodes && !self.engine.is_outgoing_peer(lost.peer)
+        };
+        let torn = self.lost.iter().find(is_torn);
+        let Some(lost) = torn.filter(|lost| now >= lost.since_ns + self.grace_ns) else { return };
+        let who = self.host.describe(lost.peer);
+        self.host.glue.show("torn-set", &[&who, &lost.reason]);
+        // What is shown is on its way.
+        std::thread::sleep(SHOWN);
+        // SAFETY: no memory is involved.
+        unsafe { libc::raise(libc::SIGKILL) };
     }
 }

@@ -43,8 +43,8 @@ pub enum Fault {
 pub enum Moment {
     /// So long after the job is ready.
     Ready(Duration),
-    /// When this checkpoint, or a later one, is complete.
-    Checkpoint(u64),
+    /// So long after this checkpoint, or a later one, is complete.
+    Checkpoint(u64, Duration),
     /// When this checkpoint, or a later one, is ordered: it is being taken.
     Ordered(u64),
     /// When so many ranks are in MPI_Finalize.
@@ -131,13 +131,11 @@ impl FromStr for Timed {
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let (who, when) = split(text, "NUMBER@SECONDS")?;
-        let seconds = when.parse().ok().filter(|s| (0.0..1e9).contains(s));
-        let seconds = seconds.ok_or_else(|| format!("`{when}` is no number of seconds"))?;
-        Ok(Timed(who, Moment::Ready(Duration::from_secs_f64(seconds))))
+        Ok(Timed(who, Moment::Ready(seconds(when)?)))
     }
 }
 
-/// `I@K`: which one, and the number of a checkpoint.
+/// `I@K` or `I@K+SECS`: which one, the number of a checkpoint, and seconds after it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct AfterCheckpoint(pub u32, pub Moment);
 
@@ -146,9 +144,11 @@ impl FromStr for AfterCheckpoint {
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let (who, when) = split(text, "NUMBER@CHECKPOINT")?;
-        let checkpoint =
-            when.parse().map_err(|_| format!("`{when}` is no number of a checkpoint"))?;
-        Ok(AfterCheckpoint(who, Moment::Checkpoint(checkpoint)))
+        let (checkpoint, after) = when.split_once('+').unwrap_or((when, "0"));
+        let checkpoint = checkpoint
+            .parse()
+            .map_err(|_| format!("`{checkpoint}` is no number of a checkpoint"))?;
+        Ok(AfterCheckpoint(who, Moment::Checkpoint(checkpoint, seconds(after)?)))
     }
 }
 
@@ -195,6 +195,11 @@ impl FromStr for AfterFinishing {
     }
 }
 
+fn seconds(text: &str) -> std::result::Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|s| (0.0..1e9).contains(s));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("`{text}` is no number of seconds"))
+}
+
 fn split<'t>(text: &'t str, form: &str) -> std::result::Result<(u32, &'t str), String> {
     let (who, when) = text.split_once('@').ok_or_else(|| format!("give it as {form}"))?;
     Ok((who.parse().map_err(|_| format!("`{who}` is no number"))?, when))
@@ -235,7 +240,7 @@ impl Faults {
         let (ordered, finishing) = (self.job.ordered, self.job.finishing.len() as u64);
         let is_known = |moment: &Moment| match *moment {
             Moment::Ready(_) => ready,
-            Moment::Checkpoint(wanted) => complete.is_some_and(|complete| complete >= wanted),
+            Moment::Checkpoint(wanted, _) => complete.is_some_and(|complete| complete >= wanted),
             Moment::Ordered(wanted) => ordered.is_some_and(|ordered| ordered >= wanted),
             Moment::Finishing(wanted) => finishing >= wanted,
             Moment::Replicated(wanted) => replicated >= wanted && spares_wait,
@@ -246,7 +251,7 @@ impl Faults {
         };
         let known = self.waiting.extract_if(.., |(moment, _)| is_known(moment));
         let after = |(moment, fault)| match moment {
-            Moment::Ready(after) => (after, fault),
+            Moment::Ready(after) | Moment::Checkpoint(_, after) => (after, fault),
             _ => (Duration::ZERO, fault),
         };
         known.map(after).collect()
@@ -346,11 +351,13 @@ mod tests {
         let ready = |ms| Moment::Ready(Duration::from_millis(ms));
         assert_eq!("2@1.5".parse(), Ok(Timed(2, ready(1500))));
         assert_eq!("0@0".parse(), Ok(Timed(0, ready(0))));
-        assert_eq!("3@2".parse(), Ok(AfterCheckpoint(3, Moment::Checkpoint(2))));
+        let at = |number, ms| Moment::Checkpoint(number, Duration::from_millis(ms));
+        assert_eq!("3@2".parse(), Ok(AfterCheckpoint(3, at(2, 0))));
+        assert_eq!("3@2+1.5".parse(), Ok(AfterCheckpoint(3, at(2, 1500))));
         for bad in ["", "1", "@", "1@", "@1", "n1@1", "1@x", "1@-1", "1@inf", "1@nan", "-1@1"] {
             assert!(bad.parse::<Timed>().is_err(), "{bad}");
         }
-        for bad in ["1@1.5", "1@-1", "1", "x@1"] {
+        for bad in ["1@1.5", "1@-1", "1", "x@1", "1@1+", "1@1+-1"] {
             assert!(bad.parse::<AfterCheckpoint>().is_err(), "{bad}");
         }
     }
@@ -399,7 +406,7 @@ mod tests {
     fn nothing_breaks_before_its_moment() {
         let second = Duration::from_secs(1);
         let first = (Moment::Ready(second), Fault::KillNode(1));
-        let second_checkpoint = (Moment::Checkpoint(2), Fault::CutNode(2));
+        let second_checkpoint = (Moment::Checkpoint(2, Duration::ZERO), Fault::CutNode(2));
         let mut faults = Faults::new(vec![first, second_checkpoint], 0);
         assert_eq!(faults.known(), []);
         faults.job.ready = true;

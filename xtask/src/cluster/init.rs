@@ -27,7 +27,7 @@ const JOB_PATIENCE: Duration = Duration::from_millis(50);
 /// How often it is polled how far the job is.
 const POLL_EVERY: Duration = Duration::from_millis(20);
 /// How long daemons may outlive mpirun before they are killed and named.
-const LEFTOVER_PATIENCE: Duration = Duration::from_secs(3);
+const LEFTOVER_PATIENCE: Duration = Duration::from_secs(6);
 /// The same where a node is still cut off then: only when it can be reached again, and TCP has
 /// noticed, does what is left of it learn that it may end.
 const REACHED_PATIENCE: Duration = Duration::from_secs(20);

@@ -442,7 +442,7 @@ pub mod tests {
         let wanted = [
             (ready(500), Fault::KillNode(1)),
             (ready(1000), Fault::KillNode(2)),
-            (Moment::Checkpoint(2), Fault::KillNode(1)),
+            (Moment::Checkpoint(2, Duration::ZERO), Fault::KillNode(1)),
             (ready(2000), Fault::KillRank(3)),
             (ready(3000), Fault::CutNode(0)),
         ];

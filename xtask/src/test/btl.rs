@@ -227,7 +227,7 @@ fn cut(over: &OverBtl) -> Result<()> {
         "btl_rustbtl_peer_loss_timeout",
         "500",
         "--cut-node",
-        "1@1",
+        "1@4",
     ]);
     job.folder = scratch.0.clone();
     // mpirun 4.1 itself waits for the daemon of that node for ever.

@@ -169,7 +169,7 @@ fn wait_for(what: &str, token: &str, good: impl Fn(usize) -> bool) -> Result<()>
 
 fn nothing_left(token: &str) -> Result<()> {
     // After a SIGKILL the kernel needs a moment.
-    let end = Instant::now() + Duration::from_secs(2);
+    let end = Instant::now() + Duration::from_secs(20);
     while Instant::now() < end && sleepers(token) > 0 {
         thread::sleep(Duration::from_millis(10));
     }

@@ -7,7 +7,7 @@ use super::job::{Outcome, TestJob};
 use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Tier;
-use super::workloads;
+use super::{local_storage, workloads};
 use crate::error::{Context, Result, fail};
 use crate::paths;
 
@@ -61,8 +61,24 @@ fn protected(command: &[String], scratch: &Scratch) -> Result<TestJob> {
 /// Runs it, and kills node 1 when the first checkpoint is complete.
 fn node_killed(command: &[String]) -> Result<Outcome> {
     let scratch = Scratch::new("examples")?;
-    let job = protected(command, &scratch)?;
-    let outcome = job.with(&["--kill-node-after-checkpoint", "1@1"]).run()?;
+    let checkpoints = scratch.0.join("checkpoints");
+    let (library, gate) = (workloads::library("gate_calls", &scratch)?, workloads::gate(&scratch));
+    let mut job = protected(command, &scratch)?.with(&["--kill-node-after-checkpoint", "1@1"]);
+    // Nobody ends before the node was killed, and its ranks are through with their replay.
+    let environment = [
+        format!("LD_PRELOAD={}", library.display()),
+        format!("GATE={}", gate.display()),
+        "GATE_AT_END=1".to_owned(),
+    ];
+    for variable in &environment {
+        job = job.with(&["--env", variable]);
+    }
+    let replayed = || {
+        let events = workloads::events(&checkpoints);
+        events.is_ok_and(|events| local_storage::all_have_replayed(&events, 1))
+    };
+    let steps = [(replayed, workloads::GATE_OPEN)];
+    let outcome = workloads::in_steps(&job, &scratch, &steps)?;
     outcome.must(outcome.code == 0, "the job failed")?;
     outcome.must(outcome.stderr.contains("killed node n1"), "no node was killed")?;
     Ok(outcome)

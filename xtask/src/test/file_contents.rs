@@ -62,12 +62,12 @@ const fn shared(name: &'static str, arguments: &'static [&'static str]) -> Progr
 const SHARED: [(Program, &[&str], bool); 4] = [
     (
         shared("each reads what another one writes", &["FOLDER", "GATE", "both"]),
-        &["--kill-rank", "3@1"],
+        &["--kill-rank-after-checkpoint", "3@1+0.5"],
         true,
     ),
     (
         shared("one writes, all others read", &["FOLDER", "GATE", "reader"]),
-        &["--kill-rank", "3@1"],
+        &["--kill-rank-after-checkpoint", "3@1+0.5"],
         true,
     ),
     (
@@ -81,7 +81,11 @@ const SHARED: [(Program, &[&str], bool); 4] = [
         ],
         false,
     ),
-    (shared("nobody reads it", &["FOLDER", "GATE", "writers"]), &["--kill-rank", "3@1"], false),
+    (
+        shared("nobody reads it", &["FOLDER", "GATE", "writers"]),
+        &["--kill-rank-after-checkpoint", "3@1+0.5"],
+        false,
+    ),
 ];
 /// Of a millisecond and more.
 const ITERATIONS: u64 = 4000;
@@ -91,15 +95,27 @@ const ONE_SET: [&str; 2] = ["vprotocol_correlated_sets", "all"];
 
 /// What happens to a job, and how many sets are rolled back.
 const LIVE: [(&str, &Program, Shape, &[&str], usize); 9] = [
-    ("a program is killed: 2 × 2", &IN_C, (2, 2), &["--kill-rank", "3@1"], 1),
-    ("a node is killed: 3 × 1", &IN_C, (3, 1), &["--kill-node", "1@1"], 1),
-    ("a program is killed, each function: 2 × 1", &BY_FORMS, (2, 1), &["--kill-rank", "1@1"], 1),
-    ("a program is killed, Fortran: 2 × 2", &IN_FORTRAN, (2, 2), &["--kill-rank", "3@1"], 1),
+    ("a program is killed: 2 × 2", &IN_C, (2, 2), &["--kill-rank-after-checkpoint", "3@1+0.5"], 1),
+    ("a node is killed: 3 × 1", &IN_C, (3, 1), &["--kill-node-after-checkpoint", "1@1+0.5"], 1),
+    (
+        "a program is killed, each function: 2 × 1",
+        &BY_FORMS,
+        (2, 1),
+        &["--kill-rank-after-checkpoint", "1@1+0.5"],
+        1,
+    ),
+    (
+        "a program is killed, Fortran: 2 × 2",
+        &IN_FORTRAN,
+        (2, 2),
+        &["--kill-rank-after-checkpoint", "3@1+0.5"],
+        1,
+    ),
     (
         "a program is killed, and again while it replays: 2 × 2",
         &IN_C,
         (2, 2),
-        &["--kill-rank", "3@1", "--kill-at-event", "set_restarted@1=rank:2"],
+        &["--kill-rank-after-checkpoint", "3@1+0.5", "--kill-at-event", "set_restarted@1=rank:2"],
         2,
     ),
     (
@@ -119,15 +135,21 @@ const LIVE: [(&str, &Program, Shape, &[&str], usize); 9] = [
         "a program is killed, each function with 64: 2 × 1",
         &BY_FORMS_64,
         (2, 1),
-        &["--kill-rank", "1@1"],
+        &["--kill-rank-after-checkpoint", "1@1+0.5"],
         1,
     ),
-    ("a program is killed, SQLite: 2 × 2", &SQLITE, (2, 2), &["--kill-rank", "3@1.5"], 1),
+    (
+        "a program is killed, SQLite: 2 × 2",
+        &SQLITE,
+        (2, 2),
+        &["--kill-rank-after-checkpoint", "3@1+1"],
+        1,
+    ),
     (
         "all are rolled back: 2 × 2",
         &IN_C,
         (2, 2),
-        &["--mca", ONE_SET[0], ONE_SET[1], "--kill-rank", "3@1"],
+        &["--mca", ONE_SET[0], ONE_SET[1], "--kill-rank-after-checkpoint", "3@1+0.5"],
         1,
     ),
 ];
@@ -229,7 +251,10 @@ fn survives_shared(over: &Over, program: &Program, faults: &[&str], together: bo
 fn without_room() -> Result<()> {
     let scratch = Scratch::new("files")?;
     let limit = ["--mca", "vprotocol_correlated_file_undo_max", "100"];
-    let job = IN_C.job((2, 1), ITERATIONS, &scratch)?.with(&limit).with(&["--kill-rank", "1@1"]);
+    let job = IN_C
+        .job((2, 1), ITERATIONS, &scratch)?
+        .with(&limit)
+        .with(&["--kill-rank-after-checkpoint", "1@1+0.5"]);
     let outcome = local_storage::plain(job, &scratch).run()?;
     let said = outcome.said();
     let named = said.contains("more of this file is changed between two checkpoints");

@@ -52,7 +52,7 @@ pub fn run(tier: &mut Tier) {
         tier.check(&format!("guardians, {on}: tagged output"), || tagged(nodes, ppn, &program));
         tier.check(&format!("guardians, {on}: not an MPI program"), || {
             // The first one that ends so has the others ended.
-            let script = "echo \"$0 $*\"; sleep 1; exit 3";
+            let script = "echo \"$0 $*\"; sleep 3; exit 3";
             alike(nodes, ppn, &["sh", "-c", script, "a b", "--", "--help"], Some(3)).map(drop)
         });
         tier.check(&format!("guardians, {on}: no such program"), || {

@@ -15,6 +15,7 @@ pub mod file_contents;
 mod fuzz;
 mod guardians;
 mod header;
+mod in_place_replies;
 pub mod job;
 mod local_storage;
 mod lost_output;

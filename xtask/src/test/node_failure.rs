@@ -4,6 +4,7 @@
 //! either case nothing is left over, and nobody waits for ever.
 
 use super::guardians::ENDS;
+use super::in_place_replies;
 use super::job::{Outcome, TestJob};
 use super::local_storage;
 use super::mpi;
@@ -11,10 +12,7 @@ use super::mpi::Over;
 use super::scratch::Scratch;
 use super::standstill;
 use super::summary::Tier;
-use super::workloads::{
-    self, BY_PID, CLOCK, INTER, OVERLAP, OVERLAP_LATE, OVERLAP_LONG, Program, RING, Shape, THREADS,
-    UPDATES,
-};
+use super::workloads::{self, BY_PID, CLOCK, INTER, Program, RING, Shape, THREADS, UPDATES};
 use crate::error::{Context, Failure, Result, fail};
 use crate::paths;
 use std::collections::BTreeSet;
@@ -102,41 +100,18 @@ const BY_GROUPS: [(Shape, [&str; 2]); 2] = [
 ];
 const MET: u64 = 2000;
 
-/// The same for one that awaits the reply in the buffer of the request: a replaying rank has the
-/// replies already. What it sends again is compared; and a rank that is rolled back afterwards
-/// depends on it.
-const BY_OVERLAP: [(Shape, &[&str]); 3] = [
-    ((2, 1), &["--kill-rank-after-checkpoint", "1@1"]),
-    (
-        (4, 1),
-        &[
-            "--kill-rank-after-checkpoint",
-            "0@1",
-            "--kill-rank-after-checkpoint",
-            "1@1",
-            "--kill-rank-after-checkpoint",
-            "2@1",
-            "--kill-rank-after-checkpoint",
-            "3@1",
-        ],
-    ),
-    (
-        (2, 2),
-        &["--kill-rank-after-checkpoint", "3@1", "--kill-at-event", "replay_completed@1=rank:0"],
-    ),
-];
-const ANSWERED: u64 = 6000;
-const ANSWERED_LONG: u64 = 600;
-
 /// The same for one whose threads all call MPI.
 const BY_THREADS: [(Shape, u64, [&str; 2]); 2] = [
-    ((2, 1), 10_000, ["--kill-node-after-checkpoint", "1@1"]),
+    ((2, 1), 3000, ["--kill-node-after-checkpoint", "1@1"]),
     ((2, 2), 1000, ["--kill-rank-after-checkpoint", "3@1"]),
 ];
 
 /// When a rank fails that has to do a little after its checkpoint: seconds after the start. (Right
 /// after the checkpoint it may have sent nothing that could differ.)
 const LATER: [&str; 2] = ["--kill-rank", "3@5"];
+
+/// The same, sooner.
+const LATE: [&str; 2] = ["--kill-rank-after-checkpoint", "3@1+1.5"];
 
 /// Guardians that are killed alone, of a remote node and of mpirun's own.
 const GUARDIANS: [(&str, Shape, &str); 2] = [
@@ -169,20 +144,7 @@ pub fn run(tier: &mut Tier) {
         let title = format!("live recovery: intercommunicators: {} × {}", shape.0, shape.1);
         tier.check(&title, || repeats(&INTER, MET, shape, &faults));
     }
-    for (shape, faults) in BY_OVERLAP {
-        let title = format!("live recovery: in-place replies: {} × {}", shape.0, shape.1);
-        tier.check(&title, || repeats(&OVERLAP, ANSWERED, shape, faults));
-    }
-    let one_and_the_other =
-        ["--kill-rank-after-checkpoint", "1@1", "--kill-at-event", "replay_completed@1=rank:0"];
-    tier.check("live recovery: long in-place replies: 2 × 1", || {
-        repeats(&OVERLAP_LONG, ANSWERED_LONG, (2, 1), &one_and_the_other)
-    });
-    for (who, killed) in [("who asks", "1@3"), ("who answers", "0@3")] {
-        tier.check(&format!("live recovery: late in-place replies, {who}: 2 × 1"), || {
-            repeats(&OVERLAP_LATE, ANSWERED, (2, 1), &["--kill-rank", killed])
-        });
-    }
+    in_place_replies::tests(tier);
     for (shape, length, faults) in BY_THREADS {
         let title = format!("live recovery: MPI_THREAD_MULTIPLE: {} × {}", shape.0, shape.1);
         let yields = ["--mca", "mpi_yield_when_idle", "1"];
@@ -194,7 +156,7 @@ pub fn run(tier: &mut Tier) {
     // So that the check above is known to be one.
     tier.check("live recovery: a clock that is not recorded: 2 × 2", || {
         // Late enough that others have much of what is done otherwise then.
-        let faults = ["--mca", "vprotocol_correlated_record_clock", "0", "--kill-rank", "3@2"];
+        let faults = ["--mca", "vprotocol_correlated_record_clock", "0", LATE[0], LATE[1]];
         match survives(&CLOCK, MILLISECONDS, (2, 2), &faults) {
             // The program sees it in what its neighbours have, or replay in its nondeterministic
             // calls: then all are rolled back.
@@ -302,9 +264,12 @@ pub fn survives(program: &Program, length: u64, shape: Shape, faults: &[&str]) -
 }
 
 /// The same of a program that repeats what it did: nothing else may be reported of it.
-fn repeats(program: &Program, length: u64, shape: Shape, faults: &[&str]) -> Result<()> {
+pub fn repeats(program: &Program, length: u64, shape: Shape, faults: &[&str]) -> Result<()> {
     let events = survives(program, length, shape, faults)?;
-    if events.contains("replay_diverged") { fail!("a false alarm: {events}") } else { Ok(()) }
+    match events.lines().find(|event| event.contains("replay_diverged")) {
+        Some(alarm) => fail!("a false alarm: {alarm}\n{events}"),
+        None => Ok(()),
+    }
 }
 
 /// A replay has diverged, and all ranks were rolled back.
@@ -354,7 +319,9 @@ fn lost_file(plain: bool) -> Result<()> {
         false => workloads::protected(job, &workloads::checkpoint_folder(&scratch)?),
     };
     job.seconds = 60;
-    let outcome = job.with(&["--kill-node-after-checkpoint", "1@1"]).run()?;
+    let often = ["--mca", "vprotocol_correlated_checkpoint_interval", "1"];
+    let killed = ["--kill-at-event", "checkpoint_completed@2=node:1"];
+    let outcome = job.with(&often).with(&killed).run()?;
     outcome.must(![0, 124].contains(&outcome.code), "the job should end with an error")?;
     for text in ["rank 1 ", file, "on node n0", "in a folder that all nodes share"] {
         outcome.must(outcome.stderr.contains(text), &format!("it should say `{text}`"))?;
@@ -387,7 +354,7 @@ fn the_other_computes() -> Result<()> {
         outcome.stdout.lines().filter(|line| line.starts_with("HASH")).map(str::to_owned).collect()
     };
     let known = run(&[])?;
-    let outcome = run(&["--kill-node", "1@2"])?;
+    let outcome = run(&["--kill-node-after-checkpoint", "1@1+1.5"])?;
     outcome.must(outcome.stderr.contains("killed node n1"), "no node was killed")?;
     let same = answer(&outcome) == answer(&known) && answer(&known).len() == 2;
     outcome.must(same, "the answer is another one")
@@ -425,7 +392,12 @@ fn without_guardian(over: &Over, shape: Shape, guardian: &str) -> Result<()> {
     let known = RING.answer(&job.run()?, &scratch)?;
     let job = workloads::protected(job, &checkpoints).with(&["--checkpoint-at", "0"]);
     let job = job.with(&["--kill-after", guardian, "0"]);
-    let outcome = job.with(&["--mca", "vprotocol_correlated_recover", "1"]).run()?;
+    let job = job.with(&["--mca", "vprotocol_correlated_recover", "1"]);
+    let replayed = || {
+        let events = workloads::events(&checkpoints);
+        events.is_ok_and(|events| local_storage::all_have_replayed(&events, 1))
+    };
+    let outcome = workloads::run_until(&job, &scratch, ITERATIONS / 2, replayed)?;
     RING.must_answer(&outcome, &scratch, &known)?;
     let lost = workloads::events(&checkpoints)?.matches("\"event\":\"guardian_lost\"").count();
     outcome.must(lost == 1, "another number of guardians was lost")?;
@@ -439,9 +411,19 @@ fn soon_over() -> Result<()> {
     for _ in 0..3 {
         let scratch = Scratch::new("recovery")?;
         let checkpoints = workloads::checkpoint_folder(&scratch)?;
-        let mut job = TestJob::new(2, 2, &[&program.display().to_string(), "1000", "500"]);
+        // The second half is short, and begins when the guardian is killed.
+        let half = scratch.0.join("half").display().to_string();
+        let words = [&program.display().to_string(), "1000", "500", "1", &half];
+        let mut job = TestJob::new(2, 2, &words);
         job.seconds = 60;
-        let killed = ["--checkpoint-at", "0", "--kill-after", "guardian:1", "0"];
+        let killed = [
+            "--checkpoint-at",
+            "0",
+            "--kill-at-event",
+            "checkpoint_completed@1=guardian:1",
+            "--write-when-failed",
+            &half,
+        ];
         let outcome = workloads::protected(job, &checkpoints).with(&killed).run()?;
         outcome.must(outcome.code == 0, "the job failed")?;
         let events = workloads::events(&checkpoints)?;

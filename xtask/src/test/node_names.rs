@@ -59,7 +59,7 @@ const LIVE: [(&str, &Program, &[&str], usize); 4] = [
             "vprotocol_correlated_one_sided",
             "0",
             "--kill-at-event",
-            "checkpoint_completed@2=node:1",
+            "not_replayable@1,checkpoint_completed@1=node:1",
         ],
         3,
     ),

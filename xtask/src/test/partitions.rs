@@ -2,13 +2,16 @@
 //! alone has failed: its ranks run elsewhere, and what is left of it ends when it comes back. If it
 //! is mpirun's own node, the job waits (docs/adr/0030). The answer is that of an undisturbed run.
 
-use super::job::Outcome;
+use super::job::{Outcome, TestJob};
 use super::node_failure::must_be_clean;
 use super::scratch::Scratch;
 use super::summary::Tier;
 use super::workloads::{self, RING, Shape};
-use crate::error::Result;
+use super::{local_storage, mpi};
+use crate::error::{Context, Result};
+use crate::paths;
 use std::cell::Cell;
+use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -19,6 +22,9 @@ const ITERATIONS: u64 = 8000;
 const GATE: u64 = 6000;
 /// From then until it may go on: what was cut off has time to end.
 const AFTER: Duration = Duration::from_secs(4);
+
+/// The iteration at which `torn_set` shuts down its connections.
+const TORN_AT: u64 = 100;
 
 /// What follows from a cut.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,10 +44,11 @@ use Follows::{MayWait, Nothing, Recovers, Waits};
 /// Title, shape, direction and node, seconds, further options.
 type Case = (&'static str, Shape, &'static str, u64, &'static [&'static str], Follows);
 
+const TEN: &[&str] = &["--mca", "vprotocol_correlated_failure_timeout", "10"];
 const TWENTY: &[&str] = &["--mca", "vprotocol_correlated_failure_timeout", "20"];
 
 const CASES: [Case; 11] = [
-    ("mpirun's cable, 2 s: 3 × 1", (3, 1), "off:0", 2, &[], Nothing),
+    ("mpirun's cable, 2 s of a timeout of 10 s: 3 × 1", (3, 1), "off:0", 2, TEN, Nothing),
     ("mpirun's cable, 5 s: 3 × 1", (3, 1), "off:0", 5, &[], MayWait),
     ("mpirun's cable, 15 s: 3 × 1", (3, 1), "off:0", 15, &[], Waits),
     ("mpirun's switch, 15 s: 3 × 1", (3, 1), "mute:0", 15, &[], Waits),
@@ -64,6 +71,10 @@ pub fn run(tier: &mut Tier, long: bool) {
     let more: &[Case] = if long { &LONG } else { &[] };
     for case in CASES.iter().chain(more) {
         tier.check(&format!("partitions: {}", case.0), || survives(case));
+    }
+    for (sets, rolled_back) in [("all", 1), ("node", 0)] {
+        let title = format!("partitions: a connection is shut down, sets by {sets}: 2 × 1");
+        tier.check(&title, || torn(sets, rolled_back));
     }
     for value in ["1.9", "601", "-4", "x"] {
         tier.check(&format!("partitions: a timeout of {value} s is refused"), || refused(value));
@@ -89,6 +100,43 @@ fn survives(&(_, shape, what, seconds, options, follows): &Case) -> Result<()> {
     RING.must_answer(&outcome, &scratch, &known)?;
     outcome.must(outcome.stderr.contains("can be reached again"), "the cut has not healed")?;
     check(&outcome, &workloads::events(&checkpoints)?, follows)?;
+    must_be_clean(&outcome)
+}
+
+/// A connection is lost while the processes at both ends live. A set in which it is is rolled back:
+/// nothing of what was under way is in a log. Between two sets nobody is.
+fn torn(sets: &str, rolled_back: usize) -> Result<()> {
+    let program = mpi::compile(&paths::root().join("tests/workloads/torn_set.c"))?;
+    let scratch = Scratch::new("torn")?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    let (gate, done) = (workloads::gate(&scratch), scratch.0.join("done"));
+    let words = [&program, &gate, &done].map(|word| word.display().to_string());
+    fs::write(&done, "").context(|| done.display().to_string())?;
+    workloads::open_gate(&scratch, workloads::GATE_OPEN)?;
+    let known = workloads::hash(&TestJob::new(2, 1, &words).run()?)?;
+    fs::remove_file(&done).context(|| done.display().to_string())?;
+    workloads::open_gate(&scratch, TORN_AT - 1)?;
+    let job = workloads::protected(TestJob::new(2, 1, &words), &checkpoints);
+    let mut job = job.with(&["--mca", "vprotocol_correlated_sets", sets]);
+    job.seconds = 90;
+    let events = || workloads::events(&checkpoints).unwrap_or_default();
+    let may_tear = || has_checkpoint(&checkpoints);
+    let is_over = || match rolled_back {
+        0 => done.exists(),
+        _ => local_storage::all_have_replayed(&events(), rolled_back),
+    };
+    let steps: [(&(dyn Fn() -> bool + Sync), u64); 2] =
+        [(&may_tear, TORN_AT + 1), (&is_over, workloads::GATE_OPEN)];
+    let outcome = workloads::in_steps(&job, &scratch, &steps)?;
+    outcome.must(outcome.code == 0, "the job failed")?;
+    let found = workloads::hash(&outcome)?;
+    outcome.must(found == known, &format!("it says `{found}`, it should say `{known}`"))?;
+    outcome.must(done.exists(), "no connection was shut down")?;
+    let count = events().matches("\"event\":\"set_rollback\"").count();
+    outcome.must(count == rolled_back, &format!("{count} sets were rolled back"))?;
+    let said =
+        outcome.said().contains("The connection between two processes of one correlated set");
+    outcome.must(said == (rolled_back > 0), "what it says of it")?;
     must_be_clean(&outcome)
 }
 

@@ -44,7 +44,12 @@ const OF_SETS: [InCheckpoint; 2] = [
     (
         "a program is killed while sets take checkpoints: 2 × 2",
         (2, 2),
-        &["--kill-rank-after-order", "3@3", "--kill-rank-after-order", "3@6"],
+        &[
+            "--kill-rank-after-order",
+            "3@3",
+            "--kill-at-event",
+            "replays_over@1,checkpoint_started@2=rank:3",
+        ],
         2,
     ),
     (
@@ -156,7 +161,7 @@ fn in_checkpoints(shape: Shape, faults: &[&str], times: usize) -> Result<()> {
     let all_rolled_back = || workloads::events(&checkpoints).is_ok_and(|all| rolled_back(&all));
     let outcome = workloads::run_until(&job, &scratch, GATE, all_rolled_back)?;
     RING.must_answer(&outcome, &scratch, &known)?;
-    let broken = faults.iter().filter(|word| word.contains("-after-")).count();
+    let broken = faults.iter().filter(|word| word.starts_with("--kill-")).count();
     let killed = outcome.stderr.matches(": killed ").count();
     outcome.must(killed == broken, "something did not break in time")?;
     outcome.must(

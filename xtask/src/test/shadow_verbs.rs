@@ -156,14 +156,15 @@ fn rolls_back() -> Result<()> {
 
 /// The second time what is rolled back was made again once.
 fn rolls_back_twice() -> Result<()> {
-    survives_kills(&["checkpoint_completed@2=rank:0", "checkpoint_completed@4=rank:2"]).map(drop)
+    let again = "replays_over@1,checkpoint_completed@1=rank:2";
+    survives_kills(&["checkpoint_completed@3=rank:0", again]).map(drop)
 }
 
 /// Between the rollbacks a checkpoint is given up in its drain: its agent is killed. (The first one
 /// may be taken before ranks have opened an adapter; the failure may end one that has begun.)
 fn one_set() -> Result<()> {
     let faults: [&[&str]; 4] = [
-        &["--kill-at-event", "checkpoint_completed@2=rank:1"],
+        &["--kill-at-event", "checkpoint_completed@3=rank:1"],
         &["--signal-at-event", "set_restarted@1,checkpoint_completed@1=PAUSE/rank:1"],
         &["--signal-at-event", "set_restarted@1,checkpoint_started@2=KILL/agent:0"],
         &["--kill-at-event", "agent_gone@1,checkpoint_completed@1=rank:2"],

@@ -143,9 +143,9 @@ const SURVIVED: [Case; 15] = [
         &[&OFTEN],
         &[
             "checkpoint_completed@1=TERM/agent:1",
-            "checkpoint_completed@2=INT/agent:1",
-            "checkpoint_completed@3=HUP/agent:2",
-            "checkpoint_completed@4=KILL/rank:1",
+            "agent_gone@1,checkpoint_completed@1=INT/agent:1",
+            "agent_gone@2,checkpoint_completed@1=HUP/agent:2",
+            "agent_gone@3,checkpoint_completed@1=KILL/rank:1",
         ],
         Recovered(1),
     ),
@@ -354,7 +354,7 @@ fn ends_as_stock(name: &str, number: i32) -> Result<()> {
     let scratch = Scratch::new("signals")?;
     let number = number.to_string();
     let job = RING.job((3, 1), GATE_OPEN, &scratch)?;
-    let mut stock = job.with(&["--plain", "--signal", &number, "1.5"]);
+    let mut stock = job.with(&["--plain", "--signal", &number, "4"]);
     stock.seconds = SECONDS_TO_END;
     let stock = stock.run()?;
     let ours = ends(&[&format!("checkpoint_completed@1={name}/mpirun")])?;

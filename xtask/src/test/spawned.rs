@@ -23,7 +23,7 @@ pub fn run_over(tier: &mut Tier, over: &Over) {
     });
     tier.check("spawned processes: a restored rank cannot, and says so", || {
         let replayed = |events: &str| local_storage::all_have_replayed(events, 1);
-        let outcome = spawner(over, &["--kill-rank", "1@1"], replayed)?;
+        let outcome = spawner(over, &["--kill-rank-after-checkpoint", "1@1"], replayed)?;
         outcome.must(![0, 124].contains(&outcome.code), "it should end with an error")?;
         let said = outcome.said();
         outcome.must(said.contains("MPI_Comm_spawn"), "the function is not named")

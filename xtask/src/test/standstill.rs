@@ -66,7 +66,7 @@ fn stands_still(busy: usize) -> Result<()> {
     let _busy = BusyPrograms::start(busy)?;
     // Late enough that others have more than the last messages of what it sends another way.
     let job = workloads::protected(TestJob::new(3, 1, &words), &checkpoints);
-    let failure = ["--kill-rank", "0@3", "--write-when-failed", &file];
+    let failure = ["--kill-rank-after-checkpoint", "0@1+2", "--write-when-failed", &file];
     let outcome = job.with(&failure).run()?;
     outcome.must(outcome.code == 0, "the job failed")?;
     outcome.must(workloads::hash(&outcome)? == known, "the answer is another one")?;

@@ -11,6 +11,8 @@ use crate::error::{Failure, Result};
 /// Lines of a reason that are shown, from its beginning and from its end.
 const FIRST_LINES: usize = 25;
 const LAST_LINES: usize = 25;
+/// Characters of a reason that are shown again at the end of a run.
+const BRIEF_CHARS: usize = 300;
 
 /// All tiers of a run.
 pub struct Summary {
@@ -111,9 +113,9 @@ impl Tier<'_> {
         let mut state = self.summary.state();
         match &done {
             Ok((number, _)) => state.passed += number,
-            Err(_) => {
+            Err(Failure(reason)) => {
                 self.failed += 1;
-                state.failed.push(format!("{}: {name}", self.name));
+                state.failed.push(format!("{}: {name}\n{}", self.name, brief(reason)));
             }
         }
         done.is_ok()
@@ -162,6 +164,13 @@ impl Drop for Tier<'_> {
 fn print_now(text: &str) {
     print!("{text}");
     let _ = io::stdout().flush();
+}
+
+/// Its first line, or what of it is enough to know what is meant.
+fn brief(reason: &str) -> String {
+    let line = reason.lines().next().unwrap_or_default();
+    let text: String = line.chars().take(BRIEF_CHARS).collect();
+    format!("        {text}")
 }
 
 /// The first and the last lines, set in: what failed is said first, what came of it last.

@@ -146,9 +146,13 @@ fn survives(
     }
     let kills = faults.iter().filter(|fault| !fault.ends_with("coordinator")).count();
     let failovers = faults.len() - kills;
+    let killed = |what: &str| faults.iter().filter(|fault| fault.contains(what)).count();
+    let (nodes, ranks) = (killed("=node:"), killed("=rank:"));
     let happened = || {
         storage.events(&scratch).is_ok_and(|events| {
             count(&events, "failover_completed") >= failovers
+                && count(&events, "node_lost") >= nodes
+                && count(&events, "rank_failed") >= ranks
                 && local_storage::all_have_replayed(&events, kills)
         })
     };

@@ -295,7 +295,7 @@ fn output(part: f64, ending: Ending) -> Result<(usize, String)> {
         }
     }
     // What was under way, not what was printed long before.
-    let most = if ending == Ending::ReportedRank { 0 } else { 8 * 20 };
+    let most = if ending == Ending::ReportedRank { 0 } else { 8 * 100 };
     first.must(lost <= most, &format!("{lost} lines are lost"))?;
     Ok((1, format!("; lines on their way to mpirun that are lost: {lost}")))
 }

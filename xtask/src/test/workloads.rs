@@ -124,7 +124,7 @@ pub const OVERLAP_LATE: Program = Program {
 /// Ranks whose threads send at the same time, each on a communicator of its own.
 pub const THREADS: Program = Program {
     name: "threads",
-    what: What::Hash { source: "threads_hash.c", iterations: 5000, arguments: &[] },
+    what: What::Hash { source: "threads_hash.c", iterations: 5000, arguments: &["GATE"] },
 };
 /// Ranks that send their process id and the time, which they do not read.
 pub const BY_PID: Program = Program {
@@ -313,6 +313,9 @@ pub fn run_until(
     in_steps(job, scratch, &[(happened, GATE_OPEN)])
 }
 
+/// What has not happened after that never will; the case says what is missing.
+const IN_VAIN: Duration = Duration::from_secs(200);
+
 /// Runs a job whose gate opens so far each time that something has happened, one after the other;
 /// polled.
 pub fn in_steps<F: Fn() -> bool + Sync>(
@@ -333,7 +336,9 @@ pub fn run_in_steps<F: Fn() -> bool + Sync>(
     thread::scope(|scope| {
         scope.spawn(|| {
             for (happened, iterations) in steps {
-                while !over.load(Ordering::Relaxed) && !happened() {
+                let begin = Instant::now();
+                let waits = || !over.load(Ordering::Relaxed) && begin.elapsed() < IN_VAIN;
+                while waits() && !happened() {
                     thread::sleep(Duration::from_millis(50));
                 }
                 open_gate(scratch, *iterations)?;
