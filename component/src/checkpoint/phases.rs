@@ -10,7 +10,9 @@ use crate::os::{now_ns, yield_now};
 use crate::sync::waiting::WAITING;
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::control::{CheckpointId, CheckpointKind, FromRank, SnapshotMemory};
-use rustbtl_coordination::quiescence::{CheckpointRefusal, CheckpointScope, Input, Output, Phase};
+use rustbtl_coordination::quiescence::{
+    CheckpointAnswer, CheckpointRefusal, CheckpointScope, Input, Output, Phase,
+};
 use rustbtl_fragments::engine::Side;
 use rustbtl_fragments::ids::PeerId;
 
@@ -133,10 +135,14 @@ impl Checkpoint {
     fn perform(&mut self, output: Output, taken: &mut Option<ExclusiveGuard>) {
         match output {
             Output::HoldOutgoing => self.with(taken, |p| p.engine.hold(Side::Outgoing)),
-            Output::ReleaseOutgoing => self.with(taken, |p| {
-                p.engine.release(&mut p.host, Side::Outgoing);
-                p.host.push();
-            }),
+            Output::ReleaseOutgoing => {
+                // It may never have been entered.
+                self.with(taken, |driver| self.leave_sharing(driver));
+                self.with(taken, |p| {
+                    p.engine.release(&mut p.host, Side::Outgoing);
+                    p.host.push();
+                });
+            }
             Output::Enter { checkpoint: id } => {
                 if taken.is_none() {
                     match self.shared.take() {
@@ -163,7 +169,12 @@ impl Checkpoint {
                 self.arrive(taken, (id, phase), open)
             }
             Output::Freeze { checkpoint: id } => self.freeze(CheckpointId(id), taken),
-            Output::Answer(answer) => self.act(answer),
+            Output::Answer(answer) => {
+                if let CheckpointAnswer::Stopped { checkpoint } = answer {
+                    self.stop_node(CheckpointId(checkpoint), taken);
+                }
+                self.act(answer);
+            }
             Output::Resume { .. } => {
                 if let Some(driver) = taken {
                     self.leave_sharing(driver);
@@ -175,6 +186,16 @@ impl Checkpoint {
                 *taken = None;
                 self.deliver();
             }
+        }
+    }
+
+    fn stop_node(&mut self, id: CheckpointId, taken: &mut Option<ExclusiveGuard>) {
+        if let Some(driver) = taken {
+            return self.join_node(id, driver);
+        }
+        match self.shared.take() {
+            Ok(driver) => self.join_node(id, &driver),
+            Err(error) => self.fatal(&error.to_string()),
         }
     }
 

@@ -5,6 +5,9 @@
 //! 1. None of them copies before the threads of all are suspended, and none goes on before all have
 //!    copied.
 //! 2. Who waits does not wait for one that has failed or left the checkpoint, nor for ever.
+//! 3. Where a node has several sets, (1) holds for all ranks of the node in a checkpoint of all:
+//!    who shares has joined when its set has stopped, and no set begins before all have stopped.
+//!    There a set whose ranks share memory is not rolled back alone, since others may have it, too.
 //!
 //! Who shares nothing pays for reading its mappings, most of it before the program is kept out. The
 //! counts of `transports::set_memory::Counts` belong to a checkpoint: its number times 2¹⁶, plus
@@ -14,11 +17,13 @@ use crate::checkpoint::state::Checkpoint;
 use crate::checkpoint::state::Sharing;
 use crate::engine::driver_state::Driver;
 use crate::os::{now_ns, yield_now};
+use crate::sync::checkpoint_signals::mark_not_replayable;
 use crate::transports::set_memory::{Counts, SetMemory};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
-use rustbtl_coordination::control::CheckpointId;
-use rustbtl_fragments::ids::PeerId;
+use rustbtl_coordination::control::{CheckpointId, ReplayBlocker};
+use rustbtl_fragments::ids::{Incarnation, PeerId};
+use rustbtl_process::session_folders::is_session_folder;
 use std::fs::File;
 use std::io::Read;
 
@@ -78,12 +83,33 @@ fn await_all(word: &AtomicU64, id: CheckpointId, parties: u64) -> bool {
     }
 }
 
+/// Of memory that the program shares, which others of its node may have as well.
+const MAY_BE_OF_OTHERS: &str = "it shares memory, perhaps with processes of its node that are of \
+                                another correlated set (vprotocol_correlated_sets node puts them \
+                                into one)";
+/// One that shares does not have the counts of the others.
+const APART: &str = "it shares memory, and was rolled back without processes of other correlated \
+                     sets of its node, with which it may share it";
+
+/// The mapped file of a line of /proc/self/maps.
+fn name_of(line: &[u8]) -> &[u8] {
+    line.iter().position(|&byte| byte == b'/').map_or(&[][..], |at| &line[at..])
+}
+
+/// Is what a line of /proc/self/maps tells of the program's, and not Open MPI's or ours? (Windows
+/// say themselves whether others have them.)
+fn is_of_program(line: &[u8]) -> bool {
+    let name = name_of(line);
+    let of_session = name.split(|&byte| byte == b'/').any(is_session_folder);
+    !of_session && !name.starts_with(b"/memfd:rustbtl-window") && !name.starts_with(b"/dev/inf")
+}
+
 /// Does a line of /proc/self/maps tell of memory that others may write? Who can only read it has
 /// it in his image, too, if it has no name that stays, and may be restored first.
 fn is_shared(line: &[u8], without: &[Range<usize>]) -> bool {
     let mut words = line.split(|&byte| byte == b' ');
     let (Some(range), Some(rights)) = (words.next(), words.next()) else { return false };
-    let name = line.iter().position(|&byte| byte == b'/').map_or(&[][..], |at| &line[at..]);
+    let name = name_of(line);
     let is_memory = name.starts_with(b"/memfd:")
         || name.starts_with(b"/dev/shm/")
         || name.ends_with(b" (deleted)");
@@ -99,6 +125,16 @@ fn is_shared(line: &[u8], without: &[Range<usize>]) -> bool {
 /// Does this process share memory that it can write to, other than `without`? Allocates nothing. If
 /// it cannot be seen, it does.
 pub fn shares_memory(without: &[Range<usize>]) -> bool {
+    any_mapping(|line| is_shared(line, without))
+}
+
+/// The same of what the program shares itself.
+fn program_shares_memory(without: &[Range<usize>]) -> bool {
+    any_mapping(|line| is_shared(line, without) && is_of_program(line))
+}
+
+/// Is there such a line in /proc/self/maps?
+fn any_mapping(is_wanted: impl Fn(&[u8]) -> bool) -> bool {
     let Ok(mut maps) = File::open("/proc/self/maps") else { return true };
     // A path is at most 4 KiB.
     let mut piece = [0u8; 16 << 10];
@@ -110,8 +146,7 @@ pub fn shares_memory(without: &[Range<usize>]) -> bool {
                 let end = kept + bytes;
                 let whole = piece[..end].iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1);
                 let mut lines = piece[..whole].split(|&byte| byte == b'\n');
-                if lines.any(|line| is_shared(line, without)) || (whole == 0 && end == piece.len())
-                {
+                if lines.any(&is_wanted) || (whole == 0 && end == piece.len()) {
                     return true;
                 }
                 piece.copy_within(whole..end, 0);
@@ -123,9 +158,13 @@ pub fn shares_memory(without: &[Range<usize>]) -> bool {
     }
 }
 
-/// Where the ranks of the set that are on this node count.
-fn counts<'a>(driver: &'a Driver, members: &[PeerId]) -> Option<&'a Counts> {
+/// Where the ranks of the set that are on this node count; all ranks of the node, if it is of
+/// several sets (`of_node`).
+fn counts<'a>(driver: &'a Driver, members: &[PeerId], of_node: bool) -> Option<&'a Counts> {
     let by = &driver.host.transports;
+    if of_node {
+        return by.counts(0);
+    }
     let first = members.iter().copied().filter(|&rank| by.node_index(rank).is_some()).min()?;
     by.counts(by.node_index(first)?)
 }
@@ -134,7 +173,36 @@ fn own_memory(driver: &Driver) -> [Range<usize>; 1] {
     [driver.host.transports.node_memory()]
 }
 
+/// Was this process rolled back without one of its node? They count in other memory.
+fn is_apart(driver: &Driver) -> bool {
+    let own = driver.host.incarnation;
+    let is_older = |peer| driver.host.endpoints.get(peer).is_none_or(|of| of.incarnation < own);
+    own > Incarnation(0) && driver.neighbours.iter().any(is_older)
+}
+
 impl Checkpoint {
+    /// The set has stopped for a checkpoint of all: who shares memory on a node of several sets
+    /// joins before any set of it begins.
+    pub(crate) fn join_node(&mut self, id: CheckpointId, driver: &Driver) {
+        if !self.several_sets {
+            return;
+        }
+        let own = own_memory(driver);
+        let shares = shares_memory(&own);
+        let counts = counts(driver, &self.members, true).filter(|_| shares);
+        let joined = counts.is_some_and(|counts| join(&counts.sharing, id).is_some());
+        self.sharing = Sharing { id, shares, joined, of_node: true };
+        self.watch_program_memory(&own);
+    }
+
+    /// What is restored alone would have a copy of its own.
+    fn watch_program_memory(&mut self, own: &[Range<usize>]) {
+        if self.several_sets && program_shares_memory(own) {
+            mark_not_replayable(MAY_BE_OF_OTHERS, ReplayBlocker::Set);
+            self.report_not_replayable();
+        }
+    }
+
     /// A checkpoint was ordered: what can be looked at while the program still runs.
     pub(crate) fn poll_set_memory(&mut self, id: CheckpointId) {
         if self.sharing.id == id {
@@ -144,18 +212,21 @@ impl Checkpoint {
             Ok(driver) => own_memory(&driver),
             Err(error) => self.fatal(&error.to_string()),
         };
-        self.sharing = Sharing { id, shares: shares_memory(&own), joined: false };
+        let shares = shares_memory(&own);
+        self.sharing = Sharing { id, shares, joined: false, of_node: false };
+        self.watch_program_memory(&own);
     }
 
     /// The checkpoint is entered: all that share have joined before the first of them is quiescent.
     pub(crate) fn send_sharing(&mut self, id: CheckpointId, driver: &Driver) {
         if self.sharing.id != id {
             let shares = shares_memory(&own_memory(driver));
-            self.sharing = Sharing { id, shares, joined: false };
+            self.sharing = Sharing { id, shares, joined: false, of_node: false };
         }
         if self.sharing.shares
             && !self.sharing.joined
-            && let Some(counts) = counts(driver, &self.members)
+            && !self.sharing.of_node
+            && let Some(counts) = counts(driver, &self.members, false)
         {
             self.sharing.joined = join(&counts.sharing, id).is_some();
         }
@@ -163,9 +234,9 @@ impl Checkpoint {
 
     /// The checkpoint is left. If it was aborted, others may not know of it yet, and are suspended
     /// until this process does.
-    pub(crate) fn leave_sharing(&mut self, driver: &Driver) {
-        let Sharing { id, joined, .. } = self.sharing;
-        if joined && let Some(counts) = counts(driver, &self.members) {
+    pub(crate) fn leave_sharing(&self, driver: &Driver) {
+        let Sharing { id, joined, of_node, .. } = self.sharing;
+        if joined && let Some(counts) = counts(driver, &self.members, of_node) {
             break_up(&counts.suspended, id);
             break_up(&counts.snapshotted, id);
         }
@@ -178,18 +249,24 @@ pub struct SharedMemoryBarrier<'a> {
     own: [Range<usize>; 1],
     id: CheckpointId,
     joined: bool,
-    /// Nobody else of its set is here.
+    /// Nobody else who may share with it is here.
     alone: bool,
+    /// Others who may share with it count elsewhere.
+    apart: bool,
 }
 
 impl<'a> SharedMemoryBarrier<'a> {
     /// After the first barrier.
     pub(crate) fn of(checkpoint: &Checkpoint, id: CheckpointId, driver: &'a Driver) -> Self {
-        let counts = counts(driver, &checkpoint.members);
-        let Sharing { id: of, joined, .. } = checkpoint.sharing;
+        let Sharing { id: of, joined, of_node, .. } = checkpoint.sharing;
+        let of_node = of_node && of == id;
+        let counts = counts(driver, &checkpoint.members, of_node);
         let is_here = |rank: &&PeerId| driver.host.transports.node_index(**rank).is_some();
-        let alone = checkpoint.members.iter().filter(is_here).count() < 2;
-        Self { counts, own: own_memory(driver), id, joined: joined && of == id, alone }
+        let (alone, apart) = match of_node {
+            true => (driver.neighbours.is_empty(), is_apart(driver)),
+            false => (checkpoint.members.iter().filter(is_here).count() < 2, false),
+        };
+        Self { counts, own: own_memory(driver), id, joined: joined && of == id, alone, apart }
     }
 
     fn parties(&self, counts: &Counts) -> u64 {
@@ -203,6 +280,9 @@ impl<'a> SharedMemoryBarrier<'a> {
     /// # Errors
     /// There can be no snapshot now.
     pub fn suspended(&self) -> Result<(), &'static str> {
+        if self.apart && program_shares_memory(&self.own) {
+            return Err(APART);
+        }
         let Some(counts) = self.counts else { return Ok(()) };
         if !self.joined {
             // Also where nobody has come: all may have begun to share at once.
@@ -293,6 +373,15 @@ mod tests {
         let private = b"7f0000000000-7f0000002000 rw-p 00000000 00:01 7  /dev/shm/x";
         for line in [&read_only[..], private, b"", b"x", b"- rw-s", b"7f rw"] {
             assert!(!is_shared(line, &[]));
+        }
+        for (name, expected) in [
+            ("/dev/shm/x", true),
+            ("/memfd:rustbtl-shared (deleted)", true),
+            ("/memfd:rustbtl-window (deleted)", false),
+            ("/tmp/ompi.n0.0/pid.7/pmix_dstor/smlockseg", false),
+        ] {
+            let line = format!("7f0000000000-7f0000002000 rw-s 00000000 00:01 7  {name}");
+            assert_eq!(is_of_program(line.as_bytes()), expected, "{name}");
         }
         let bytes = 8192;
         // SAFETY: a new mapping.

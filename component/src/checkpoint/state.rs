@@ -75,6 +75,8 @@ pub(crate) struct Checkpoint {
     pub(crate) phases: Phases,
     pub(crate) flush_state: DeterminantFlush,
     pub(crate) sharing: Sharing,
+    /// When the job was started, ranks of this node were of several sets.
+    pub(crate) several_sets: bool,
     pub(crate) drain: CollectiveDraining,
     pub(crate) verbs: ShadowVerbs,
 }
@@ -171,4 +173,6 @@ pub struct Sharing {
     pub(crate) id: CheckpointId,
     pub(crate) shares: bool,
     pub(crate) joined: bool,
+    /// With all ranks of the node, which are of several sets.
+    pub(crate) of_node: bool,
 }

@@ -127,6 +127,7 @@ pub fn start(
     if members.len() == driver.host.peers.size() as usize {
         driver.counting.begin(me);
     }
+    let several_sets = driver.neighbours.iter().any(|peer| !members.contains(peer));
     let mut quiescence = Quiescence::new(me, &members);
     crate::checkpoint::set_counters::choose(&mut quiescence, &driver, &members);
     drop(driver);
@@ -189,6 +190,7 @@ pub fn start(
             phases: Phases::default(),
             flush_state: DeterminantFlush::default(),
             sharing: Sharing::default(),
+            several_sets,
             drain: CollectiveDraining::default(),
             verbs,
         };

@@ -38,6 +38,7 @@ mod schedule;
 pub mod scratch;
 mod screen;
 mod shadow_verbs;
+mod shared_by_sets;
 mod signals;
 mod slurm;
 mod slurm_cluster;

@@ -13,8 +13,8 @@ use super::{
     collectives_component, coordinator_failover, crates, debian, errors, examples, file_contents,
     fuzz, guardians, local_storage, lost_output, miri, mpi, mpich, node_failure, node_names,
     one_sided, one_sided_component, parameters, partitions, phase_failures, programs, rdma, replay,
-    shadow_verbs, signals, slurm, slurm_cluster, source, spare_nodes, spawned, standard_input,
-    surroundings, suspension, time_determinants, trees, triggers,
+    shadow_verbs, shared_by_sets, signals, slurm, slurm_cluster, source, spare_nodes, spawned,
+    standard_input, surroundings, suspension, time_determinants, trees, triggers,
 };
 use crate::{build, setup};
 
@@ -120,9 +120,10 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t TestOptions) {
     tasks.push(Task::new("partitions of the network", Jobs, built, move |tier| {
         partitions::run(tier, long);
     }));
-    let more: [(&str, TaskRun); 25] = [
+    let more: [(&str, TaskRun); 26] = [
         ("programs that use verbs past MPI", shadow_verbs::run),
         ("checkpoint, kill -9 of everything, restart", checkpoint_restart::run),
+        ("memory that several sets share", shared_by_sets::run),
         ("replay of nondeterministic events", replay::run),
         ("checkpoint triggers, and output of restarted jobs", triggers::run),
         ("suspended logging, and rollback", suspension::run),
