@@ -90,8 +90,11 @@ fn job(
     for fault in faults {
         job = job.with(&["--kill-at-event", fault]);
     }
+    let all_killed = scratch.0.join("all-killed");
+    job = job.with(&["--write-when-failed", &all_killed.display().to_string()]);
     job = storage.with(job, scratch)?;
-    let happened = || storage.events(scratch).is_ok_and(|events| happened(&events));
+    let events = || storage.events(scratch);
+    let happened = || all_killed.exists() && events().is_ok_and(|events| happened(&events));
     workloads::run_until(&job, scratch, ITERATIONS / 2, happened)
 }
 

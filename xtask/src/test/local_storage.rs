@@ -196,7 +196,7 @@ pub fn all_have_replayed(events: &str, times: usize) -> bool {
             _ => {}
         }
     }
-    rolled_back >= times && over
+    rolled_back >= times && (over || rolled_back == 0)
 }
 
 /// The sets that were rolled back.
@@ -224,7 +224,11 @@ fn run_through(
     let scratch = Scratch::new("local")?;
     let job = program.job_over(over, shape, iterations, &scratch)?;
     let known = program.answer(&job.run()?, &scratch)?;
-    let outcome = run_until(job.with(faults), &scratch, |events| all_have_replayed(events, times))?;
+    let all_broken = scratch.0.join("all-broken");
+    let note = ["--write-when-failed", &all_broken.display().to_string()];
+    let outcome = run_until(job.with(faults).with(&note), &scratch, |events| {
+        all_broken.exists() && all_have_replayed(events, times)
+    })?;
     program.must_answer(&outcome, &scratch, &known)?;
     let breaks = |word: &str| word.contains("-after-") || word == "--kill-at-event";
     let broken = faults.iter().filter(|word| breaks(word)).count();
