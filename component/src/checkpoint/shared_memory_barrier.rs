@@ -84,9 +84,8 @@ fn await_all(word: &AtomicU64, id: CheckpointId, parties: u64) -> bool {
 }
 
 /// Of memory that the program shares, which others of its node may have as well.
-const MAY_BE_OF_OTHERS: &str = "it shares memory, perhaps with processes of its node that are of \
-                                another correlated set (vprotocol_correlated_sets node puts them \
-                                into one)";
+const MAY_BE_OF_OTHERS: &str = "it shares memory, perhaps with ranks of other sets of its node \
+                                (vprotocol_correlated_sets node puts them into one)";
 /// One that shares does not have the counts of the others.
 const APART: &str = "it shares memory, and was rolled back without processes of other correlated \
                      sets of its node, with which it may share it";
@@ -96,12 +95,13 @@ fn name_of(line: &[u8]) -> &[u8] {
     line.iter().position(|&byte| byte == b'/').map_or(&[][..], |at| &line[at..])
 }
 
-/// Is what a line of /proc/self/maps tells of the program's, and not Open MPI's or ours? (Windows
-/// say themselves whether others have them.)
+/// Is what a line of /proc/self/maps tells of the program's, and not Open MPI's, an adapter's, or
+/// ours? (Windows say themselves whether others have them.)
 fn is_of_program(line: &[u8]) -> bool {
     let name = name_of(line);
-    let of_session = name.split(|&byte| byte == b'/').any(is_session_folder);
-    !of_session && !name.starts_with(b"/memfd:rustbtl-window") && !name.starts_with(b"/dev/inf")
+    let is_of_others = |part: &[u8]| is_session_folder(part) || part == b"infiniband";
+    !name.split(|&byte| byte == b'/').any(is_of_others)
+        && !name.starts_with(b"/memfd:rustbtl-window")
 }
 
 /// Does a line of /proc/self/maps tell of memory that others may write? Who can only read it has
@@ -379,6 +379,7 @@ mod tests {
             ("/memfd:rustbtl-shared (deleted)", true),
             ("/memfd:rustbtl-window (deleted)", false),
             ("/tmp/ompi.n0.0/pid.7/pmix_dstor/smlockseg", false),
+            ("/dev/infiniband/uverbs0", false),
         ] {
             let line = format!("7f0000000000-7f0000002000 rw-s 00000000 00:01 7  {name}");
             assert_eq!(is_of_program(line.as_bytes()), expected, "{name}");

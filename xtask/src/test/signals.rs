@@ -143,9 +143,9 @@ const SURVIVED: [Case; 15] = [
         &[&OFTEN],
         &[
             "checkpoint_completed@1=TERM/agent:1",
-            "agent_gone@1,checkpoint_completed@1=INT/agent:1",
-            "agent_gone@2,checkpoint_completed@1=HUP/agent:2",
-            "agent_gone@3,checkpoint_completed@1=KILL/rank:1",
+            "checkpoint_completed@2=INT/agent:1",
+            "checkpoint_completed@3=HUP/agent:2",
+            "checkpoint_completed@4=KILL/rank:1",
         ],
         Recovered(1),
     ),
