@@ -43,6 +43,8 @@ pub struct Beginning {
     streams: Vec<Stream>,
     folder: Vec<u8>,
     checkpoint: u64,
+    /// Threads were suspended, and what streams may change is recorded.
+    is_begun: bool,
 }
 
 /// In MPI_Init, before the first checkpoint: `budget` bytes may be recorded; the session's folder
@@ -202,7 +204,7 @@ impl Beginning {
             let (reader, is_anywhere, size, is_saved) = (Some(fd), true, 0, false);
             streams.push(Stream { fd, reader, path, id, is_anywhere, size, is_saved });
         }
-        Ok(Some(Self { guard, streams, folder, checkpoint }))
+        Ok(Some(Self { guard, streams, folder, checkpoint, is_begun: false }))
     }
 
     /// Where it is recorded, for the image.
@@ -219,8 +221,9 @@ impl Beginning {
     /// All threads are suspended: nothing is allocated. What streams wrote until here is before the
     /// snapshot, what they will write is seen by nobody.
     pub fn suspended(&mut self) {
-        let Self { guard, streams, .. } = self;
-        if guard.journal.descriptor().is_none() {
+        let Self { guard, streams, is_begun, .. } = self;
+        *is_begun = true;
+        if guard.journal.descriptor().is_none() && streams.is_empty() {
             // No file is open to be written to.
             return;
         }
@@ -247,7 +250,13 @@ impl Beginning {
         guard.journal.sync();
     }
 
+    /// Threads that were never suspended have had no snapshot: of their streams nothing is known in
+    /// this epoch, and all that is seen of them is recorded, so that the epochs before it can be
+    /// undone.
     fn threads_run(&mut self) {
+        if !self.is_begun {
+            return;
+        }
         for stream in core::mem::take(&mut self.streams) {
             let Stream { id, size, is_anywhere, is_saved, path, .. } = stream;
             if is_anywhere {
@@ -299,5 +308,60 @@ pub fn keep_from(checkpoint: u64) {
         state.contents.retain(|known, _| *known >= epoch);
         state.tracker.released(released);
         state.journal.remove_before(epoch);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::recorder::{Change, Place as At, SEQUENTIAL};
+    use rustbtl_process::file_undo::{Rollback, roll_back};
+    use std::fs::{self, OpenOptions};
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn a_snapshot_that_fails_before_threads_are_suspended_loses_nothing() {
+        let folder = std::env::temp_dir().join(format!("rustbtl-epoch-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir(&folder).unwrap();
+        let folder = folder.canonicalize().unwrap();
+        let open = |name: &str| {
+            let path = folder.join(name);
+            fs::write(&path, "0123456789").unwrap();
+            (OpenOptions::new().read(true).write(true).open(&path).unwrap(), path)
+        };
+        let ((stream, stream_path), (mapped, mapped_path)) = (open("stream"), open("mapped"));
+        // SAFETY: a new mapping.
+        let memory = unsafe {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let file = mapped.as_raw_fd();
+            libc::mmap(core::ptr::null_mut(), 10, access, libc::MAP_SHARED, file, 0)
+        };
+        assert_ne!(memory, libc::MAP_FAILED);
+        let process = folder.join("job/set-0.rank-0");
+        recorder::start(Journal::open(&process, false).unwrap(), 1 << 20, Vec::new());
+        recorder::set_stream(stream.as_raw_fd(), SEQUENTIAL);
+
+        let mut first = Beginning::of(1).unwrap().unwrap();
+        first.suspended();
+        first.continued(true);
+        Beginning::of(2).unwrap().unwrap().continued(false);
+        assert_eq!(recorder::NOTICE.get(), None, "all of it is recorded");
+        for file in [&stream, &mapped] {
+            let call = recorder::before(file.as_raw_fd(), || Change::Write(At::At(2), 3));
+            file.write_all_at(b"new", 2).unwrap();
+            drop(call);
+        }
+        recorder::stop();
+
+        let back = Rollback { folder: &process, epoch: 1, alone: false };
+        assert_eq!(roll_back(&back).unwrap(), []);
+        for path in [stream_path, mapped_path] {
+            assert_eq!(fs::read_to_string(&path).unwrap(), "0123456789", "{}", path.display());
+        }
+        // SAFETY: mapped above.
+        unsafe { libc::munmap(memory, 10) };
+        fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -5,7 +5,8 @@
 //! 1. While sets replay, all ranks are asked at intervals how many messages they have moved and how
 //!    long they have waited inside MPI. If no rank has moved any between two samples, and all have
 //!    waited, nothing will: the replays have diverged, as if it had been noticed otherwise.
-//! 2. Not while nodes cannot be reached, or a coordinator after a failover waits for ranks.
+//! 2. Not while nodes cannot be reached, or a coordinator after a failover waits for ranks; and a
+//!    time in which the coordinator itself did not run does not count.
 //! 3. A rank that hardly gets a processor waits as well: who has been asked tells it from a program
 //!    that computes by the processor time of its thread (`component/src/sync/waiting.rs`). So is a
 //!    program that polls with pauses of its own of less than 2 s; longer ones are not noticed.

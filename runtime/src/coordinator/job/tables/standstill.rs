@@ -8,13 +8,16 @@ const OF_STANDSTILL: u32 = 1 << 31;
 /// Nothing has moved for so long: nothing will.
 pub(crate) const STANDS_MS: u64 = 10_000;
 
+/// A pause of the coordinator itself counts for no more: what ranks wait for may have waited for
+/// it.
+const TICK_MAX_MS: u64 = STANDS_MS / 4;
+
 /// How long the program has waited inside MPI, nanoseconds; and how many messages it has moved.
 type Answer = (u64, u64);
 
 /// Answers of one moment.
 #[derive(Clone, Debug, Default)]
 struct Sample {
-    asked_ms: u64,
     /// Who has not answered.
     open: BTreeSet<PeerId>,
     /// With the time of the answer, milliseconds.
@@ -27,6 +30,9 @@ pub(crate) struct Standstill {
     number: u32,
     before: Option<Sample>,
     now: Option<Sample>,
+    /// When the coordinator last looked, and how long it has run since the last sample.
+    looked_ms: u64,
+    ran_ms: u64,
 }
 
 impl Standstill {
@@ -35,17 +41,20 @@ impl Standstill {
         (self.before, self.now) = (None, None);
     }
 
-    /// Is the next sample to be taken?
-    pub(crate) fn is_due(&self, now: u64) -> bool {
+    /// Time has passed. Is the next sample to be taken?
+    pub(crate) fn is_due(&mut self, now: u64) -> bool {
+        self.ran_ms += now.saturating_sub(self.looked_ms).min(TICK_MAX_MS);
+        self.looked_ms = now;
         let last = self.now.as_ref();
-        last.is_none_or(|last| last.open.is_empty() && now >= last.asked_ms + STANDS_MS)
+        last.is_none_or(|last| last.open.is_empty() && self.ran_ms >= STANDS_MS)
     }
 
     /// The next sample, of these ranks. Its number.
     pub(crate) fn begin(&mut self, now: u64, open: BTreeSet<PeerId>) -> u32 {
         self.number = self.number.wrapping_add(1) & !OF_STANDSTILL;
         self.before = self.now.take();
-        self.now = Some(Sample { asked_ms: now, open, answers: BTreeMap::new() });
+        self.now = Some(Sample { open, answers: BTreeMap::new() });
+        (self.looked_ms, self.ran_ms) = (now, 0);
         self.number | OF_STANDSTILL
     }
 

@@ -13,7 +13,16 @@ fn asked(world: &World, rank: u32) -> Option<u32> {
     world.sent(rank).into_iter().filter_map(sample).next_back()
 }
 
+/// Time passes while the coordinator looks often.
 fn ticks(world: &mut World, ms: u64) {
+    let until = world.now + ms;
+    while world.now < until {
+        stopped(world, (until - world.now).min(1000));
+    }
+}
+
+/// Time passes, and the coordinator does not run meanwhile.
+fn stopped(world: &mut World, ms: u64) {
     world.now += ms;
     world.job.tick(world.now);
     world.poll();
@@ -74,6 +83,21 @@ fn who_moves_a_message_or_computes_keeps_all_from_it() {
         ticks(&mut world, 1);
         assert_eq!(rollbacks(&world), (0, 0), "{why}");
     }
+}
+
+#[test]
+fn nobody_stands_still_while_the_coordinator_does_not_run() {
+    let mut world = replaying();
+    answer(&mut world, [(0, 7), (0, 8), (0, 9)]);
+    let first = asked(&world, 0);
+    stopped(&mut world, 3 * STANDS_MS);
+    ticks(&mut world, STANDS_MS / 2);
+    assert_eq!(asked(&world, 0), first, "what waits for the coordinator moves first");
+    ticks(&mut world, STANDS_MS / 4);
+    let waited = 3 * STANDS_MS;
+    answer(&mut world, [(waited, 8), (waited, 9), (waited, 9)]);
+    ticks(&mut world, 1);
+    assert_eq!(rollbacks(&world), (0, 0));
 }
 
 #[test]
