@@ -16,6 +16,7 @@ use crate::engine::wait_policy::WaitPolicy;
 use crate::ffi::operation::Op;
 use crate::os::idle_processor;
 use crate::os::{now_ns, thread_ns};
+use crate::peers::transport_setup::NETWORK_UNUSED_INTERVAL;
 use crate::transports::Incoming;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
@@ -29,6 +30,10 @@ const FRAMES_MAX: usize = 64;
 const SLOW_ROUNDS: u32 = 1024;
 /// Turns between two polls of sockets where each turn gives the processor away.
 const NETWORK_WAIT_OVERSUBSCRIBED: u32 = 3;
+/// Light turns in a row ([`Driver::light_turns`]): where no process of another node was ever
+/// reached, and where sockets are to be looked at between them.
+const LIGHT_TURNS: u32 = 15;
+const LIGHT_TURNS_NETWORK: u32 = NETWORK_WAIT_OVERSUBSCRIBED;
 
 /// Outcome of [`Driver::place_directly`].
 enum DirectPlacement {
@@ -148,6 +153,26 @@ impl Driver {
         // Between two turns the processor belongs to others, for milliseconds if they want it.
         self.network_wait = self.network_wait.min(NETWORK_WAIT_OVERSUBSCRIBED);
         self.poll_slow(1) > 0 || happened
+    }
+
+    /// Nothing has happened in a poll of a waiting loop where processors are shared. So many turns
+    /// may only ask [`TransportSet::node_has_news`]: a whole poll takes a third of the time that
+    /// the others need for theirs. Not while anything else may have to be done here.
+    #[inline]
+    pub fn light_turns(&self) -> u32 {
+        use crate::determinants::set_order;
+        let has_work = self.network_hot > 0
+            || self.host.transports.holds()
+            || !self.engine.is_flushed()
+            || self.host.windows.neighbours.is_some()
+            || self.host.pending_copies.has_uncopied()
+            || set_order::is_held()
+            || set_order::is_awaited();
+        match self.network_interval >= NETWORK_UNUSED_INTERVAL {
+            _ if has_work => 0,
+            true => LIGHT_TURNS,
+            false => LIGHT_TURNS_NETWORK,
+        }
     }
 
     /// Everything but shared memory: sockets, frames that wait for room, and what is done seldom.

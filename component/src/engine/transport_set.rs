@@ -476,6 +476,12 @@ impl TransportSet {
         self.node.as_mut().and_then(|node| node.peek())
     }
 
+    /// Is there anything to look for within the node? Nothing is changed.
+    #[inline]
+    pub fn node_has_news(&self) -> bool {
+        self.node.as_ref().is_none_or(NodeTransport::has_news)
+    }
+
     /// The frame that was peeked at last is done with.
     #[inline(always)]
     pub fn consume_node(&mut self, incoming: Incoming) {

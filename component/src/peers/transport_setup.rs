@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Sockets are polled once in so many rounds while no process of another node was ever reached.
-const NETWORK_UNUSED_INTERVAL: u32 = 4096;
+pub const NETWORK_UNUSED_INTERVAL: u32 = 4096;
 /// How long the leader of a node may take to make the segment after a restart.
 const SEGMENT_WAIT: Duration = Duration::from_secs(60);
 

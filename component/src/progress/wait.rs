@@ -116,29 +116,52 @@ fn wait_long(shared: &'static Shared, op: Op) -> i32 {
 #[inline(never)]
 fn wait_crowded(shared: &'static Shared, op: Op) -> i32 {
     let patience = shared.enter().idle.spin_oversubscribed;
-    let mut turn = 0u32;
+    let (mut turn, mut turns_since) = (0u32, 0u32);
     loop {
         if op.is_complete() {
             return DONE;
         }
         let mut entered = shared.enter();
+        let mut light_turns = 0;
         if entered.poll_once(op) {
             entered.backoff.reset();
+        } else {
+            light_turns = entered.light_turns();
         }
         entered.detach_waiting_send(op);
         shared.deliver(entered);
         if op.is_complete() {
             return DONE;
         }
-        turn = turn.wrapping_add(1);
+        turn = turn.saturating_add(1);
         if turn < patience {
             continue;
         }
-        if turn.is_multiple_of(TURNS_OVERSUBSCRIBED) {
+        turns_since += 1 + light_turns;
+        if turns_since >= TURNS_OVERSUBSCRIBED {
+            turns_since = 0;
             // SAFETY: nothing is borrowed; it comes back into rustbtl_progress.
             unsafe { (shared.glue.progress)() };
         }
-        give_way(shared);
+        let slept = give_way(shared);
+        if !slept {
+            give_way_lightly(shared, light_turns);
+        }
+    }
+}
+
+/// Yield so often, as long as nothing has come from the node.
+#[inline]
+fn give_way_lightly(shared: &'static Shared, turns: u32) {
+    if turns > 0 {
+        WAITING.begin();
+        for _ in 0..turns {
+            if shared.enter().host.transports.node_has_news() {
+                return;
+            }
+            os::yield_now();
+        }
+        WAITING.end_round();
     }
 }
 
@@ -264,12 +287,13 @@ fn let_others_run(shared: &'static Shared) {
     }
 }
 
-/// Let others run. Nothing of the engine is held.
-fn give_way(shared: &'static Shared) {
+/// Let others run. Nothing of the engine is held. True: it has slept.
+fn give_way(shared: &'static Shared) -> bool {
     let pause = shared.enter().pause();
     WAITING.begin();
     pause.map_or_else(os::yield_now, Sleep::sleep);
     WAITING.end_round();
+    pause.is_some()
 }
 
 /// One thread at a time polls; who does not get the right to, sleeps until it is woken.

@@ -8,13 +8,13 @@ pub mod error;
 pub mod exports;
 pub mod layout;
 pub mod segment;
+mod set_areas;
 
 pub use crate::transports::shm::error::ShmError;
 pub use crate::transports::shm::layout::Layout;
 pub use crate::transports::shm::segment::{EAGER_BYTES_DEFAULT, Segment, SegmentOptions};
 
 use crate::os::ticks;
-use crate::transports::set_memory::{Counts, SetCounters, Slots};
 use crate::transports::shm::exports::Access;
 pub use crate::transports::shm::exports::Inaccessible;
 use crate::transports::shm::layout::{STATE_ATTACHED, STATE_LEFT};
@@ -23,7 +23,6 @@ use core::sync::atomic::Ordering;
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::wire::ANNOUNCE_BYTES;
 use rustbtl_ring::{Consumer, Producer, Raw, frame_bytes_max};
-use rustbtl_rma::direct::{SetGroup, TargetArea};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 
@@ -184,46 +183,20 @@ impl Shm {
         self.peers.iter().position(|known| known.id == peer)
     }
 
-    /// What the set counts whose first rank has this local index.
-    #[inline]
-    pub fn counts(&self, index: usize) -> &Counts {
-        &self.segment.rank(index).counts
-    }
-
-    /// What the set has recorded whose first rank has this local index.
-    pub fn slots(&self, index: usize) -> &Slots {
-        self.segment.slots(index)
-    }
-
-    /// Where the set counts its phases whose first rank has this local index.
-    pub fn set_counters(&self, index: usize) -> &SetCounters {
-        self.segment.set_counters(index)
-    }
-
-    /// What neighbours of the set have done to windows, whose first rank has this local index.
-    #[inline(always)]
-    pub fn window_group(&self, index: usize) -> &SetGroup {
-        self.segment.window_group(index)
-    }
-
-    /// What a rank shares so that neighbours act on its windows.
-    #[inline(always)]
-    pub fn window_area(&self, index: usize) -> TargetArea<'_> {
-        self.segment.window_area(index)
-    }
-
-    /// The process of this local index, if its memory may be read and written. `None`: it is not
-    /// there yet.
-    pub fn accessible(&self, index: usize) -> Option<Result<i32, Inaccessible>> {
-        exports::accessible(&self.segment, index)
-    }
-
     /// Were the rings from these peers (ascending) empty, in whatever order one looks? A ring that
     /// somebody else fills does not matter.
     pub fn is_empty_from(&mut self, peers: &[PeerId]) -> bool {
         self.poll_bell();
         let waits = |ring: &Active| peers.binary_search(&ring.from).is_ok() && ring.ring.is_ready();
         !self.active.iter().any(waits)
+    }
+
+    /// Is there anything to poll for? A load for each ring, and nothing is changed.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        // [bell] only a hint here: `poll_bell` loads again.
+        let bell = self.segment.bell(self.segment.me()).rings.load(Ordering::Relaxed);
+        bell != self.bell || self.active.iter().any(|active| active.ring.is_ready())
     }
 
     /// Does this transport reach the peer?
