@@ -4,30 +4,39 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* Iterations that may be gone through now: rank 0 reads the file, all know. */
+/* Iterations that may be gone through now. */
+static int limit_in(const char *gate)
+{
+    int limit = 0;
+    FILE *file = fopen(gate, "r");
+    if (!file || fscanf(file, "%d", &limit) != 1)
+        limit = 0;
+    if (file)
+        fclose(file);
+    return limit;
+}
+
+/* The same: rank 0 reads the file, all know. */
 static int read_gate(const char *gate)
 {
     int me, limit = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
-    if (me == 0) {
-        FILE *file = fopen(gate, "r");
-        if (!file || fscanf(file, "%d", &limit) != 1)
-            limit = 0;
-        if (file)
-            fclose(file);
-    }
+    if (me == 0)
+        limit = limit_in(gate);
     MPI_Bcast(&limit, 1, MPI_INT, 0, MPI_COMM_WORLD);
     return limit;
 }
 
-/* Who waits at the gate says so: GATE.reached is there. */
-static void note_reached(const char *gate)
+/* Who waits at the gate says so: GATE.reached is there, with the iteration before which he waits. */
+static void note_reached(const char *gate, int iteration)
 {
     char reached[4096];
     snprintf(reached, sizeof reached, "%s.reached", gate);
     FILE *file = fopen(reached, "w");
-    if (file)
+    if (file) {
+        fprintf(file, "%d", iteration);
         fclose(file);
+    }
 }
 
 /* Whether the iteration that was gone through is the last one that may be; who is told so repeats
@@ -43,7 +52,7 @@ __attribute__((unused)) static void wait_at(const char *gate, int iteration, int
     int waits = 0;
     while (gate && iteration >= *limit && iteration >= (*limit = read_gate(gate))) {
         if (!waits++)
-            note_reached(gate);
+            note_reached(gate, iteration);
         usleep(1000);
     }
 }

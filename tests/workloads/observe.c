@@ -1,6 +1,9 @@
 /* Everybody sends to everybody and takes what comes first, in all the ways in which MPI tells a
  * program what came first; what is observed goes into what is sent. Each round is logged.
- * usage: observe ROUNDS FOLDER (the file of a rank: FOLDER/observed.RANK) */
+ * usage: observe ROUNDS FOLDER (the file of a rank: FOLDER/observed.RANK)
+ * After an eighth of the rounds FOLDER/begun is there. Before the last quarter each rank waits for
+ * FOLDER/complete, and before the last round for FOLDER/end: in no call of MPI, so that nothing is
+ * to be observed meanwhile. */
 #include <mpi.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -200,19 +203,39 @@ static void round_of(int round)
     MPI_Waitall(np - 1, sent, MPI_STATUSES_IGNORE);
 }
 
+static const char *in_folder(const char *folder, const char *file)
+{
+    static char name[4096];
+    snprintf(name, sizeof name, "%s/%s", folder, file);
+    return name;
+}
+
+static void wait_for(const char *file)
+{
+    while (access(file, F_OK))
+        usleep(1000);
+}
+
 int main(int argc, char **argv)
 {
+    const char *folder = argc > 2 ? argv[2] : "/tmp";
     int rounds = argc > 1 ? atoi(argv[1]) : 100;
     char name[4096], line[64];
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
     MPI_Comm_size(MPI_COMM_WORLD, &np);
     digest = (uint64_t) me;
-    snprintf(name, sizeof name, "%s/observed.%d", argc > 2 ? argv[2] : "/tmp", me);
+    snprintf(name, sizeof name, "%s/observed.%d", folder, me);
     int file = open(name, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (file < 0 || np > PEERS_MAX)
         MPI_Abort(MPI_COMM_WORLD, 3);
     for (int round = 0; round < rounds; round++) {
+        if (me == 0 && round == rounds / 8)
+            close(open(in_folder(folder, "begun"), O_WRONLY | O_CREAT, 0600));
+        if (round == rounds - rounds / 4)
+            wait_for(in_folder(folder, "complete"));
+        if (round == rounds - 1)
+            wait_for(in_folder(folder, "end"));
         round_of(round);
         int length = snprintf(line, sizeof line, "%d %016llx\n", round,
                               (unsigned long long) digest);

@@ -1,5 +1,5 @@
 /*
- * other_sends fewer|padding ITERATIONS: a ring of messages. The last rank sends something else once
+ * other_sends fewer|padding ITERATIONS [GATE] (see gate.h): a ring of messages. The last rank sends something else once
  * its process is another one, as when it was restored from an image. (It tells by what the kernel
  * keeps for a process and nobody restores, the slack of its timers.)
  *   fewer    it leaves out notes to rank 0, which has no need of them; each has a communicator of
@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
+#include "gate.h"
 
 /* Nanoseconds, which no process has by default. */
 enum { SLACK = 54321, NOTES = 40 };
@@ -51,6 +52,8 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     const int fewer = 1 < argc && 0 == strcmp("fewer", argv[1]);
     const long iterations = 2 < argc ? atol(argv[2]) : 1000;
+    const char *gate = 3 < argc ? argv[3] : NULL;
+    int limit = 0;
     MPI_Comm comms[NOTES];
     MPI_Request requests[NOTES];
     int note = 0, notes[NOTES];
@@ -65,6 +68,7 @@ int main(int argc, char **argv)
     }
     uint64_t hash = 1;
     for (long i = 0; i < iterations; i++) {
+        wait_at(gate, (int) i, &limit);
         int other = rank == size - 1 && SLACK != prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
         if (rank == size - 1 && note < kinds && i * NOTES / iterations >= note) {
             if (!fewer || !other) {

@@ -2,9 +2,9 @@
  * before the request was sent. A replaying rank has it already, and must not send it in place of
  * the request: then the other side, if it is rolled back later, gets another request.
  * The upper half of the ranks asks the lower one; the next round's request is made of the reply.
- * usage: overlap_hash ROUNDS [GATE [WORDS [PAUSE_MS [WAYS]]]] (see gate.h): words of 8 bytes a
- * message, a pause before the first one, and the first so many ways to await the reply: 1 names its
- * sender. */
+ * usage: overlap_hash ROUNDS [GATE [WORDS [WAYS [late]]]] (see gate.h): words of 8 bytes a message,
+ * the first so many ways to await the reply: 1 names its sender; late: each rank waits before its
+ * first message until the gate lets through any round, and says so when it comes to the gate. */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -67,8 +67,8 @@ int main(int argc, char **argv)
     uint64_t all = 0, before = 0;
     const char *gate = argc > 2 ? argv[2] : NULL;
     words = argc > 3 ? atoi(argv[3]) : words;
-    int pause_ms = argc > 4 ? atoi(argv[4]) : 0;
-    ways = argc > 5 ? atoi(argv[5]) : ways;
+    ways = argc > 4 ? atoi(argv[4]) : ways;
+    int late = argc > 5, noted = -1;
     text = malloc((size_t) words * sizeof *text);
     long limit = 0;
     MPI_Request again = MPI_REQUEST_NULL;
@@ -77,7 +77,7 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &np);
     uint64_t hash = mix(0, (uint64_t) me);
     int other = (me + np / 2) % np;
-    for (volatile int ms = 0; ms < pause_ms; ms++)
+    while (late && limit_in(gate) == 0)
         usleep(1000);
     for (int round = 0; round < rounds; round++) {
         if (round % LOOK_EVERY == 0)
@@ -92,6 +92,8 @@ int main(int argc, char **argv)
             MPI_Send(text, words, MPI_UINT64_T, other, ANSWER, MPI_COMM_WORLD);
         }
         if (round % LOOK_EVERY == LOOK_EVERY - 1 && is_to_repeat(gate, round, &limit)) {
+            if (late && noted != round)
+                note_reached(gate, noted = round);
             hash = before;
             round -= LOOK_EVERY;
         }

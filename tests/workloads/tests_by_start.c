@@ -1,8 +1,8 @@
 /*
- * tests_by_start ITERATIONS: a ring of messages, each of which is awaited with tests. The last rank
- * makes another call for that once its process is another one, as when it was restored from an
- * image: its replay diverges. (It tells by what the kernel keeps for a process and nobody restores,
- * the slack of its timers.) The messages are the same. Prints a hash of what came.
+ * tests_by_start ITERATIONS [GATE] (see gate.h): a ring of messages, each of which is awaited with
+ * tests. The last rank makes another call for that once its process is another one, as when it was
+ * restored from an image: its replay diverges. (It tells by what the kernel keeps for a process and
+ * nobody restores, the slack of its timers.) The messages are the same. Prints a hash of what came.
  */
 #include <mpi.h>
 #include <stdint.h>
@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <unistd.h>
+#include "gate.h"
 
 /* Nanoseconds, which no process has by default. */
 enum { SLACK = 54321 };
@@ -22,9 +23,12 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     const long iterations = 1 < argc ? atol(argv[1]) : 1000;
+    const char *gate = 2 < argc ? argv[2] : NULL;
+    int limit = 0;
     uint64_t hash = 1;
     int other_call = 0;
     for (long i = 0; i < iterations; i++) {
+        wait_at(gate, (int) i, &limit);
         other_call |= rank == size - 1 && SLACK != prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
         uint64_t out = hash + (uint64_t) rank, in = 0;
         MPI_Request requests[2];

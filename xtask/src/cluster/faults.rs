@@ -208,8 +208,8 @@ fn split<'t>(text: &'t str, form: &str) -> std::result::Result<(u32, &'t str), S
 /// Everything that is still to break, and what the job has logged.
 pub struct Faults {
     waiting: Vec<(Moment, Fault)>,
-    /// Spare nodes, which have to be there when images are replicated: who fails before that is
-    /// restarted elsewhere.
+    /// Spare nodes, which have to be there when a checkpoint is complete or images are replicated:
+    /// who fails before that is restarted elsewhere.
     spares: u32,
     job: JobEvents,
 }
@@ -225,10 +225,10 @@ impl Faults {
         !self.waiting.is_empty()
     }
 
-    /// Those whose moment is known now, with the time until then.
-    pub fn poll(&mut self, ranks: u32) -> Vec<(Duration, Fault)> {
+    /// Those whose moment is known now, with the time until then; none before they `may_break`.
+    pub fn poll(&mut self, ranks: u32, may_break: impl Fn() -> bool) -> Vec<(Duration, Fault)> {
         self.job.read_on(ranks);
-        self.known()
+        if may_break() { self.known() } else { Vec::new() }
     }
 
     fn known(&mut self) -> Vec<(Duration, Fault)> {
@@ -240,7 +240,9 @@ impl Faults {
         let (ordered, finishing) = (self.job.ordered, self.job.finishing.len() as u64);
         let is_known = |moment: &Moment| match *moment {
             Moment::Ready(_) => ready,
-            Moment::Checkpoint(wanted, _) => complete.is_some_and(|complete| complete >= wanted),
+            Moment::Checkpoint(wanted, _) => {
+                complete.is_some_and(|complete| complete >= wanted) && spares_wait
+            }
             Moment::Ordered(wanted) => ordered.is_some_and(|ordered| ordered >= wanted),
             Moment::Finishing(wanted) => finishing >= wanted,
             Moment::Replicated(wanted) => replicated >= wanted && spares_wait,
@@ -417,5 +419,14 @@ mod tests {
         faults.job.checkpoint = Some(3);
         assert_eq!(faults.known(), [(Duration::ZERO, Fault::CutNode(2))]);
         assert!(!faults.any());
+    }
+    #[test]
+    fn a_node_is_not_lost_before_the_spare_one_waits() {
+        let lost = (Moment::Checkpoint(1, Duration::ZERO), Fault::KillNode(1));
+        let mut faults = Faults::new(vec![lost], 1);
+        faults.job.checkpoint = Some(1);
+        assert_eq!(faults.known(), []);
+        faults.job.events.insert("spare".into(), vec![5]);
+        assert_eq!(faults.known(), [(Duration::ZERO, Fault::KillNode(1))]);
     }
 }

@@ -1,6 +1,7 @@
 //! Process 1 of a cluster: makes the nodes, runs mpirun in the first, sees that nothing stays.
 
 use std::fs;
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -153,9 +154,9 @@ struct Events<'a> {
 impl<'a> Events<'a> {
     fn new(job: &'a MpirunJob<'a>, nodes: &'a [Node], mpirun: libc::pid_t) -> Self {
         let mut timeline = job.options.timeline();
-        let faults = Faults::new(job.options.faults(), job.options.spare);
+        let faults = Faults::new(job.options.faults(), job.options.awaited_spares());
         let failpoint = Failpoint::new(job.options, job.stage);
-        if faults.any() || failpoint.is_some() {
+        if faults.any() || failpoint.is_some() || job.options.kill_all_when.is_some() {
             timeline.add(POLL_EVERY, Event::Poll);
         }
         let (commands, start) = (Vec::new(), Instant::now());
@@ -176,9 +177,17 @@ impl<'a> Events<'a> {
         }
     }
 
-    /// Finds out what breaks when.
-    fn poll(&mut self) -> Result<()> {
-        for (after, fault) in self.faults.poll(self.job.options.ranks()) {
+    /// Finds out what breaks when; true: everything is to be killed.
+    fn poll(&mut self) -> Result<bool> {
+        let is_there = |file: &Option<PathBuf>| file.as_ref().is_some_and(|file| file.exists());
+        let options = self.job.options;
+        if is_there(&options.kill_all_when) {
+            return Ok(true);
+        }
+        let known = self.faults.poll(options.ranks(), || {
+            options.break_when.is_none() || is_there(&options.break_when)
+        });
+        for (after, fault) in known {
             self.timeline.add(after, Event::Break(fault));
         }
         if let Some(failpoint) = &mut self.failpoint
@@ -187,10 +196,10 @@ impl<'a> Events<'a> {
             say!("cluster: {:.3} s: {done}", self.start.elapsed().as_secs_f64());
             self.failpoint = None;
         }
-        if self.faults.any() || self.failpoint.is_some() {
+        if self.faults.any() || self.failpoint.is_some() || options.kill_all_when.is_some() {
             self.timeline.add(POLL_EVERY, Event::Poll);
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Whoever was suspended for a while goes on now: only then can he notice that the job is over.
@@ -233,6 +242,7 @@ impl<'a> Events<'a> {
         // What is due at the same moment is in the timeline already, and comes at once.
         if let Some(file) = &self.job.options.write_when_failed
             && !self.faults.any()
+            && self.cuts.is_empty()
         {
             fs::write(file, "").context(|| format!("--write-when-failed: {}", file.display()))?;
         }
@@ -269,7 +279,7 @@ impl<'a> Events<'a> {
                 say!("cluster: --kill: there is no {who:?}");
             }
             Some(Event::Kill(_)) => (),
-            Some(Event::Poll) => self.poll()?,
+            Some(Event::Poll) => return self.poll(),
             Some(Event::Break(fault)) => self.strike(fault)?,
             Some(Event::KillAll) => return Ok(true),
             None => (),

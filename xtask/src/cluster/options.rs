@@ -96,12 +96,19 @@ pub struct ClusterOptions {
     /// The same this many seconds after the checkpoints of `--checkpoint-at` are complete
     #[arg(long, value_name = "SECS", requires = "checkpoint_at")]
     pub kill_all_after: Option<f64>,
+    /// The same when FILE is there
+    #[arg(long, value_name = "FILE")]
+    pub kill_all_when: Option<PathBuf>,
+    /// Of the following, nothing breaks before FILE is there
+    #[arg(long, value_name = "FILE")]
+    pub break_when: Option<PathBuf>,
     /// Kill every process of node number I, orted included, SECS after the job is ready: after all
     /// ranks have called MPI_Init (without guardians: after all programs were started). Several
     /// times if given several times, as the following ones
     #[arg(long, value_name = "I@SECS")]
     kill_node: Vec<Timed>,
-    /// The same when checkpoint K of the job, or a later one, is complete
+    /// The same when checkpoint K of the job, or a later one, is complete (with --spare: and the
+    /// spare nodes wait for ranks)
     #[arg(long, value_name = "I@K")]
     kill_node_after_checkpoint: Vec<AfterCheckpoint>,
     /// The same when replicas of all images are on other nodes, for the K-th time: for the first
@@ -164,7 +171,7 @@ pub struct ClusterOptions {
     /// Mark output with the rank that it is of
     #[arg(long)]
     pub tag_output: bool,
-    /// Make FILE when all have been killed or cut off that were to be
+    /// Make FILE when all have been killed or cut off that were to be, and --partition is over
     #[arg(long, value_name = "FILE")]
     pub write_when_failed: Option<PathBuf>,
     /// Kill a process this many seconds after the checkpoints of `--checkpoint-at` are complete
@@ -259,6 +266,14 @@ impl ClusterOptions {
             later.chunks_exact(2).all(|pair| pair[0] != self.mca[2 * at])
         };
         pairs.enumerate().filter(move |(at, _)| is_last(*at)).map(|(_, pair)| pair)
+    }
+
+    /// Spare nodes that are going to wait for ranks, if the user has not said that he wants none.
+    pub fn awaited_spares(&self) -> u32 {
+        let none = ["recover", "spare_nodes"].map(|name| format!("vprotocol_correlated_{name}"));
+        let is_unwanted =
+            self.mca().any(|(key, value)| none.iter().any(|n| n == key) && value == "0");
+        if is_unwanted { 0 } else { self.spare }
     }
 
     /// The user's environment variables.

@@ -1,7 +1,7 @@
 //! Programs that await the reply in the buffer of the request, as ScaLAPACK's BLACS does
 //! (docs/adr/0022): a replaying rank has the replies already.
 
-use super::node_failure::repeats;
+use super::node_failure::{repeats, repeats_late};
 use super::summary::Tier;
 use super::workloads::{OVERLAP, OVERLAP_LATE, OVERLAP_LONG, Shape};
 
@@ -40,9 +40,10 @@ pub fn tests(tier: &mut Tier) {
     tier.check("live recovery: long in-place replies: 2 × 1", || {
         repeats(&OVERLAP_LONG, ANSWERED_LONG, (2, 1), &one_and_the_other)
     });
-    for (who, killed) in [("who asks", "1@3"), ("who answers", "0@3")] {
+    for (who, killed) in [("who asks", "1@1"), ("who answers", "0@1")] {
         tier.check(&format!("live recovery: late in-place replies, {who}: 2 × 1"), || {
-            repeats(&OVERLAP_LATE, ANSWERED, (2, 1), &["--kill-rank", killed])
+            let faults = ["--kill-rank-after-checkpoint", killed];
+            repeats_late(&OVERLAP_LATE, ANSWERED, (2, 1), &faults)
         });
     }
 }

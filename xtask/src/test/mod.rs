@@ -9,6 +9,7 @@ pub mod collectives_component;
 mod coordinator_failover;
 mod crates;
 mod debian;
+mod divergence;
 mod errors;
 mod examples;
 pub mod file_contents;

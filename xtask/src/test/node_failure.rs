@@ -3,6 +3,7 @@
 //! and the answer is that of an undisturbed run; without, the job ends as with stock Open MPI. In
 //! either case nothing is left over, and nobody waits for ever.
 
+use super::divergence;
 use super::guardians::ENDS;
 use super::in_place_replies;
 use super::job::{Outcome, TestJob};
@@ -11,6 +12,7 @@ use super::mpi;
 use super::mpi::Over;
 use super::scratch::Scratch;
 use super::standstill;
+use super::storage::count;
 use super::summary::Tier;
 use super::workloads::{self, BY_PID, CLOCK, INTER, Program, RING, Shape, THREADS, UPDATES};
 use crate::error::{Context, Failure, Result, fail};
@@ -35,6 +37,8 @@ const STOCK: [&str; 2] = [
     "ORTE has lost communication with a remote daemon",
     "ORTE was unable to reliably start one or more daemons",
 ];
+/// In what the coordinator logs.
+pub const COMPLETE: &str = "\"event\":\"checkpoint_completed\"";
 /// What mpirun prints of one that cannot be recovered.
 pub const NOT_RECOVERED: &str = "the ranks of that node cannot be restarted";
 
@@ -78,12 +82,12 @@ const SURVIVED: [(&str, Shape, &[&str]); 8] = [
     ),
 ];
 
-/// The same for a program that decides by the clock, and how long it runs.
+/// The same for a program that decides by the clock, and how long it runs at least.
 const BY_CLOCK: [(Shape, [&str; 2]); 2] = [
     ((3, 1), ["--kill-node-after-checkpoint", "1@1"]),
     ((2, 2), ["--kill-rank-after-checkpoint", "3@1"]),
 ];
-const MILLISECONDS: u64 = 8000;
+const MILLISECONDS: u64 = 3000;
 
 /// The same for one that depends on what comes next nearly everywhere.
 const BY_CHANCE: [(Shape, [&str; 2]); 2] = [
@@ -106,11 +110,8 @@ const BY_THREADS: [(Shape, u64, [&str; 2]); 2] = [
     ((2, 2), 1000, ["--kill-rank-after-checkpoint", "3@1"]),
 ];
 
-/// When a rank fails that has to do a little after its checkpoint: seconds after the start. (Right
-/// after the checkpoint it may have sent nothing that could differ.)
-const LATER: [&str; 2] = ["--kill-rank", "3@5"];
-
-/// The same, sooner.
+/// When a rank fails that has to do a little after its checkpoint. (Right after it it may have sent
+/// nothing that could differ.)
 const LATE: [&str; 2] = ["--kill-rank-after-checkpoint", "3@1+1.5"];
 
 /// Guardians that are killed alone, of a remote node and of mpirun's own.
@@ -166,16 +167,7 @@ pub fn run(tier: &mut Tier) {
             Err(other) => Err(other),
         }
     });
-    tier.check("live recovery: replay diverges, and again after that: 2 × 2", || {
-        diverges(&["tests_by_start", "4000"], &["--kill-rank", "3@3"], true, "replay diverges")
-    });
-    tier.check("live recovery: padding differs, and again after that: 2 × 2", || {
-        let padding = ["other_sends", "padding", "8000"];
-        diverges(&padding, &LATER, true, "another content or length than")
-    });
-    tier.check("live recovery: fewer messages than before: 2 × 2", || {
-        diverges(&["other_sends", "fewer", "8000"], &LATER, false, "up to its end")
-    });
+    divergence::tests(tier);
     let lost = "live recovery: a file that was on the lost node ends the job: 2 × 1";
     tier.check(lost, || lost_file(false));
     tier.check(&format!("{lost}, plain command"), || lost_file(true));
@@ -237,6 +229,18 @@ fn as_stock(shape: Shape, with_checkpoints: bool, options: &[&str]) -> Result<()
 /// with a gate does not end before all that is to break is broken and was replayed; others are long
 /// enough. Returns what the coordinator has logged.
 pub fn survives(program: &Program, length: u64, shape: Shape, faults: &[&str]) -> Result<String> {
+    survives_by(program, length, shape, faults, false)
+}
+
+/// The same. `late`: it does nothing before its first checkpoint is complete, and half of its work
+/// before something breaks.
+fn survives_by(
+    program: &Program,
+    length: u64,
+    shape: Shape,
+    faults: &[&str],
+    late: bool,
+) -> Result<String> {
     let scratch = Scratch::new("recovery")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let job = program.job(shape, length, &scratch)?;
@@ -251,7 +255,11 @@ pub fn survives(program: &Program, length: u64, shape: Shape, faults: &[&str]) -
             .is_ok_and(|events| local_storage::all_have_replayed(&events, broken))
     };
     let happened = || all_broken.exists() && replayed();
-    let outcome = workloads::run_until(&job, &scratch, length / 2, happened)?;
+    let begins = || workloads::events(&checkpoints).is_ok_and(|all| all.contains(COMPLETE));
+    let outcome = match late {
+        true => workloads::run_with_work(job, &scratch, (0, length / 2), begins, happened)?,
+        false => workloads::run_until(&job, &scratch, length / 2, happened)?,
+    };
     program.must_answer(&outcome, &scratch, &known)?;
     let said = |what: &str| outcome.stderr.matches(what).count();
     outcome
@@ -265,7 +273,15 @@ pub fn survives(program: &Program, length: u64, shape: Shape, faults: &[&str]) -
 
 /// The same of a program that repeats what it did: nothing else may be reported of it.
 pub fn repeats(program: &Program, length: u64, shape: Shape, faults: &[&str]) -> Result<()> {
-    let events = survives(program, length, shape, faults)?;
+    no_false_alarm(&survives(program, length, shape, faults)?)
+}
+
+/// All that it repeats it has done after its first checkpoint.
+pub fn repeats_late(program: &Program, length: u64, shape: Shape, faults: &[&str]) -> Result<()> {
+    no_false_alarm(&survives_by(program, length, shape, faults, true)?)
+}
+
+fn no_false_alarm(events: &str) -> Result<()> {
     match events.lines().find(|event| event.contains("replay_diverged")) {
         Some(alarm) => fail!("a false alarm: {alarm}\n{events}"),
         None => Ok(()),
@@ -277,34 +293,6 @@ pub fn diverged(events: &str) -> bool {
     ["replay_diverged", "global_rollback"]
         .iter()
         .all(|event| events.contains(&format!("\"event\":\"{event}\"")))
-}
-
-/// A rank that does something else than before its failure has all rolled back, and the user reads
-/// which one, and what it did. When its set fails `again`, nothing is replayed.
-fn diverges(program: &[&str], faults: &[&str], again: bool, what: &str) -> Result<()> {
-    let source = format!("tests/workloads/{}.c", program[0]);
-    let compiled = mpi::compile(&paths::root().join(source))?.display().to_string();
-    let scratch = Scratch::new("diverges")?;
-    let checkpoints = workloads::checkpoint_folder(&scratch)?;
-    let words = [&[compiled.as_str()], &program[1..]].concat();
-    let known = workloads::hash(&TestJob::new(2, 2, &words).run()?)?;
-    let job = workloads::protected(TestJob::new(2, 2, &words), &checkpoints);
-    let job = job.with(faults);
-    let outcome = match again {
-        true => job.with(&["--kill-at-event", "replay_completed@2=rank:3"]).run()?,
-        false => job.run()?,
-    };
-    outcome.must(outcome.code == 0, "the job failed")?;
-    outcome.must(workloads::hash(&outcome)? == known, "the answer is another one")?;
-    let events = workloads::events(&checkpoints)?;
-    let count = |event: &str| events.matches(&format!("\"event\":\"{event}\"")).count();
-    outcome.must(count("replay_diverged") == 1, "it should diverge once")?;
-    let rollbacks = 1 + usize::from(again);
-    outcome.must(count("global_rollback") == rollbacks, "another number of global rollbacks")?;
-    let who = "on n1 did not repeat what it had done: ";
-    let said = outcome.stderr.lines().any(|line| line.contains(who) && line.contains(what));
-    outcome.must(said, "the user should read who has done what")?;
-    must_be_clean(&outcome)
 }
 
 /// A rank holds a file of its node open, and the node is lost: it can be restored nowhere.
@@ -366,12 +354,14 @@ fn slow_storage() -> Result<()> {
     let scratch = Scratch::new("slow-storage")?;
     let library = workloads::library("slow_storage", &scratch)?;
     let seen = scratch.0.join("seen");
-    let (preload, seen_in) = (format!("LD_PRELOAD={}", library.display()), seen.display());
-    let seen_by = format!("SLOW_SEEN={seen_in}");
+    let preload = format!("LD_PRELOAD={}", library.display());
+    let seen_by = format!("SLOW_SEEN={}", seen.display());
     let slow = ["--env", &preload, "--env", &seen_by, "--env", "SLOW_SECONDS=12"];
-    let checkpoints =
-        ["--mca", "vprotocol_correlated_checkpoint_interval", "1", "--kill-rank", "3@5"];
-    survives(&CLOCK, MILLISECONDS, (2, 2), &[&slow[..], &checkpoints].concat())?;
+    let often = ["--mca", "vprotocol_correlated_checkpoint_interval", "1"];
+    // While it takes so long.
+    let in_file = seen.display().to_string();
+    let killed = ["--break-when", &in_file, "--kill-rank-after-checkpoint", "3@1"];
+    survives(&CLOCK, MILLISECONDS, (2, 2), &[&slow[..], &often, &killed].concat())?;
     if seen.exists() { Ok(()) } else { fail!("the storage was as quick as ever") }
 }
 
@@ -513,7 +503,9 @@ fn spare() -> Result<()> {
         let scratch = Scratch::new("node-loss")?;
         let job = RING.job((2, 1), known.iterations, &scratch)?;
         let job = job.with(&["--spare", spares]).with(faults);
-        let lost = |events: &str| events.matches("\"event\":\"node_lost\"").count() >= waited;
+        let all_broken = scratch.0.join("all-broken");
+        let job = job.with(&["--write-when-failed", &all_broken.display().to_string()]);
+        let lost = |events: &str| all_broken.exists() && count(events, "node_lost") >= waited;
         let outcome = local_storage::run_until(job, &scratch, lost)?;
         let killed = outcome.stderr.matches("killed node n").count();
         outcome.must(killed == waited.max(1), "not all nodes were killed")?;

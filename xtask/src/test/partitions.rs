@@ -10,17 +10,15 @@ use super::workloads::{self, RING, Shape};
 use super::{local_storage, mpi};
 use crate::error::{Context, Result};
 use crate::paths;
-use std::cell::Cell;
 use std::fs;
 use std::path::Path;
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Longer than until the cut, which comes with the first checkpoint.
 const ITERATIONS: u64 = 8000;
 /// As far as the program gets before the network is whole again.
 const GATE: u64 = 6000;
-/// From then until it may go on: what was cut off has time to end.
+/// From when it is whole again until the program may go on: what was cut off has time to end.
 const AFTER: Duration = Duration::from_secs(4);
 
 /// The iteration at which `torn_set` shuts down its connections.
@@ -88,13 +86,11 @@ fn survives(&(_, shape, what, seconds, options, follows): &Case) -> Result<()> {
     let known = RING.answer(&job.run()?, &scratch)?;
     let cut = format!("checkpoint_completed@1={what}+{seconds}");
     let job = workloads::protected(job, &checkpoints).with(options).with(&["--partition", &cut]);
-    let since = Mutex::new(Cell::new(None));
-    let lasts = Duration::from_secs(seconds) + AFTER;
+    let over = scratch.0.join("over");
+    let job = job.with(&["--write-when-failed", &over.display().to_string()]);
     let healed = || {
-        let since = since.lock().unwrap();
-        let cut = since.get().or_else(|| has_checkpoint(&checkpoints).then(Instant::now));
-        since.set(cut);
-        cut.is_some_and(|cut: Instant| cut.elapsed() >= lasts)
+        let when = fs::metadata(&over).and_then(|file| file.modified());
+        when.is_ok_and(|when| when.elapsed().is_ok_and(|since| since >= AFTER))
     };
     let outcome = workloads::run_until(&job, &scratch, GATE, healed)?;
     RING.must_answer(&outcome, &scratch, &known)?;
@@ -161,9 +157,13 @@ fn check(outcome: &Outcome, events: &str, follows: Follows) -> Result<()> {
         Recovers => [0, 0, 0, 1, 1],
     };
     let right = found.iter().map(|(_, count)| *count).eq(wanted);
-    outcome.must(right, &format!("{found:?}, it should be {wanted:?}"))?;
-    let silent = count("node_silent") > 0;
-    outcome.must(silent == (follows == Recovers), "another one has found the node silent")
+    let names = ["network_", "node_lost", "set_restarted", "node_silent"];
+    let is_of_it = |line: &&str| names.iter().any(|name| line.contains(name));
+    let happened: Vec<&str> = events.lines().filter(is_of_it).collect();
+    let happened = happened.join("\n");
+    outcome.must(right, &format!("{found:?}, it should be {wanted:?}\n{happened}"))?;
+    let silent = (count("node_silent") > 0) == (follows == Recovers);
+    outcome.must(silent, &format!("another one has found the node silent\n{happened}"))
 }
 
 fn refused(value: &str) -> Result<()> {

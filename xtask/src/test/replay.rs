@@ -5,19 +5,21 @@
 //! end.
 
 use std::fs;
+use std::sync::Mutex;
 
 use super::job::{SECONDS, TestJob};
 use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Tier;
-use super::workloads::{self, Shape};
+use super::workloads::{self, GATE_OPEN, Shape};
 use crate::error::{Context, Result, fail};
 use crate::paths;
 
-/// Shapes, and rounds that take longer than the first incarnation.
-const CASES: [(Shape, u32); 2] = [((1, 4), 8000), ((2, 2), 6000)];
-/// When the checkpoint is taken, and how long the job runs after it.
-const TIMES: [&str; 4] = ["--checkpoint-at", "0.5", "--kill-all-after", "0.5"];
+const SHAPES: [Shape; 2] = [(1, 4), (2, 2)];
+/// Of which the first incarnation does not do the last one.
+const ROUNDS: usize = 4000;
+/// Every rank has done so many since its checkpoint when all are killed.
+const ROUNDS_AFTER: usize = 500;
 
 /// Where the second incarnation has its determinants from.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,13 +31,12 @@ enum From {
 
 /// Runs them all.
 pub fn run(tier: &mut Tier) {
-    let handed = [(CASES[1], From::Coordinator)];
-    for ((shape, rounds), from) in CASES.map(|case| (case, From::Journal)).into_iter().chain(handed)
-    {
+    let handed = [(SHAPES[1], From::Coordinator)];
+    for (shape, from) in SHAPES.map(|shape| (shape, From::Journal)).into_iter().chain(handed) {
         let how = if from == From::Coordinator { ", by the coordinator" } else { "" };
         let title = format!("replay of observe: {} × {}{how}", shape.0, shape.1);
         tier.check(&title, || {
-            let differing = runs_twice(shape, rounds, from)?;
+            let differing = runs_twice(shape, from)?;
             if differing.is_empty() { Ok(()) } else { fail!("{}", differing.join("\n")) }
         });
     }
@@ -49,8 +50,7 @@ pub fn run(tier: &mut Tier) {
     }
     // So that the comparison above is known to be one.
     tier.check("replay of observe: without determinants the second incarnation differs", || {
-        let (shape, rounds) = CASES[0];
-        let differing = runs_twice(shape, rounds, From::Nobody)?;
+        let differing = runs_twice(SHAPES[0], From::Nobody)?;
         if differing.is_empty() {
             fail!("both incarnations were the same by chance")
         } else {
@@ -60,26 +60,40 @@ pub fn run(tier: &mut Tier) {
 }
 
 /// Which ranks did not observe again what they had observed.
-fn runs_twice(shape: Shape, rounds: u32, from: From) -> Result<Vec<String>> {
+fn runs_twice(shape: Shape, from: From) -> Result<Vec<String>> {
     let scratch = Scratch::new("replay")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let program = mpi::compile_with(&paths::root().join("tests/workloads/observe.c"), &[])?;
     let folder = scratch.0.display().to_string();
-    let words = [program.display().to_string(), rounds.to_string(), folder.clone()];
+    let words = [program.display().to_string(), ROUNDS.to_string(), folder];
+    let file = |name: &str| scratch.0.join(name).display().to_string();
     // Recorded from the checkpoint on, and nobody is to go on.
     let record = ["--env", "RUSTBTL_RECORD=line"];
     let job = TestJob::new(shape.0, shape.1, &words).with(&record);
-    let mut job = workloads::with_checkpoints(job, &checkpoints).with(&TIMES);
+    let mut job = workloads::with_checkpoints(job, &checkpoints)
+        .with(&["--checkpoint-at", "0", "--checkpoint-when", &file("begun")])
+        .with(&["--write-after", &file("complete"), "1", "--kill-all-when", &file("kill")]);
     let journals = scratch.0.join("journals");
     if from != From::Nobody {
         fs::create_dir(&journals).context(|| journals.display().to_string())?;
         job = job.with(&["--env", &format!("RUSTBTL_JOURNAL={}", journals.display())]);
     }
     job.folder = scratch.0.clone();
-    let first = job.run()?;
+    let rounds_at_checkpoint = Mutex::new(None);
+    let is_far = || {
+        let all = observed(&scratch, shape).unwrap_or_default();
+        let least = all.iter().map(Vec::len).min().unwrap_or(0);
+        let is_complete = scratch.0.join("complete").exists();
+        let mut from = rounds_at_checkpoint.lock().unwrap();
+        is_complete
+            && least >= *from.get_or_insert(least) + ROUNDS_AFTER
+            && fs::write(file("kill"), "").is_ok()
+    };
+    let first = workloads::in_steps(&job, &scratch, &[(is_far, GATE_OPEN)])?;
     first.must(first.stdout.contains("is complete"), "the checkpoint is not complete")?;
     first.must(first.code == 137, "the job should have been killed in the middle")?;
     let before = observed(&scratch, shape)?;
+    fs::write(file("end"), "").context(|| file("end"))?;
     let mut second = workloads::restart(shape, &checkpoints, &scratch);
     second.seconds = SECONDS;
     if from == From::Coordinator {
@@ -93,7 +107,7 @@ fn runs_twice(shape: Shape, rounds: u32, from: From) -> Result<Vec<String>> {
     let after = observed(&scratch, shape)?;
     let mut differing = Vec::new();
     for (rank, (before, after)) in before.iter().zip(&after).enumerate() {
-        if after.len() != rounds as usize || before.len() >= after.len() {
+        if after.len() != ROUNDS || before.len() >= after.len() {
             fail!("rank {rank}: {} rounds before, {} after", before.len(), after.len());
         }
         if let Some(at) = (0..before.len()).find(|&at| before[at] != after[at]) {

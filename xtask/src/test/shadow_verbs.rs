@@ -5,7 +5,6 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use super::coordinator_failover::FAILOVERS_MAX;
 use super::local_storage;
@@ -35,9 +34,9 @@ const SINGLE: [&str; 3] = ["--mca", "vprotocol_correlated_sets", "core"];
 const ONE_SET: [&str; 3] = ["--mca", "vprotocol_correlated_sets", "all"];
 /// The third checkpoint waits for a rank: its drain cannot be over.
 const HELD: [&str; 2] = ["--signal-at-event", "checkpoint_completed@2=STOP/rank:1"];
-/// Nobody waits that long for a name that nobody has: ranks would, one after the other, if the
-/// thread that asked were the one that is answered.
-const WAITED: Duration = Duration::from_secs(55);
+/// What a rank says that has asked for a name for a minute without an answer: each would, one after
+/// the other, if the thread that asked were the one that is answered.
+const NO_ANSWER: &str = "nobody knows any more what the names of its verbs";
 
 /// All cases.
 pub fn run(tier: &mut Tier) {
@@ -117,15 +116,13 @@ fn survives(case: &Case<'_>) -> Result<(Outcome, String)> {
     let job = protected(&scratch, &checkpoints, sets)?;
     let job = case.faults.iter().fold(job, |job, fault| job.with(fault));
     let events = || workloads::events(&checkpoints).unwrap_or_default();
-    let begin = Instant::now();
     let outcome = workloads::run_until(&job, &scratch, ITERATIONS / 2, || {
         local_storage::all_have_replayed(&events(), case.rollbacks * count_of_sets)
     })?;
     outcome.must(outcome.code == 0, "the job failed")?;
     let found = workloads::hash(&outcome)?;
     outcome.must(found == wanted, &format!("it says `{found}`, it should say `{wanted}`"))?;
-    let waited = begin.elapsed();
-    outcome.must(waited < WAITED, &format!("it took {waited:?}: somebody has waited"))?;
+    outcome.must(!outcome.said().contains(NO_ANSWER), "somebody has waited for an answer")?;
     let events = events();
     let is_global = count_of_sets > 1;
     let rolled_back = if is_global { "global_rollback" } else { "set_rollback" };
@@ -213,8 +210,7 @@ fn unprotected() -> Result<()> {
     outcome.must(outcome.code == 0, "the job failed")?;
     let found = workloads::hash(&outcome)?;
     outcome.must(found == wanted, &format!("it says `{found}`, it should say `{wanted}`"))?;
-    let said = outcome.said().contains("nobody knows any more what the names of its verbs");
-    outcome.must(said, "it should say that names are not known")
+    outcome.must(outcome.said().contains(NO_ANSWER), "it should say that names are not known")
 }
 
 /// In other processes, over an adapter that knows nothing of them.
@@ -229,11 +225,9 @@ fn restarts() -> Result<()> {
     first.must(first.code == 137, "it should have been killed")?;
     first.must(first.stdout.contains("is complete"), "the checkpoint is not complete")?;
     workloads::open_gate(&scratch, workloads::GATE_OPEN)?;
-    let begin = Instant::now();
     let second = workloads::restart((1, RANKS), &checkpoints, &scratch).run()?;
     second.must(second.code == 0, "the restarted job failed")?;
-    let waited = begin.elapsed();
-    second.must(waited < WAITED, &format!("it took {waited:?}: somebody has waited"))?;
+    second.must(!second.said().contains(NO_ANSWER), "somebody has waited for an answer")?;
     let found = workloads::hash(&second)?;
     second.must(found == wanted, &format!("it says `{found}`, it should say `{wanted}`"))
 }

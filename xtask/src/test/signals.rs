@@ -16,13 +16,16 @@ use super::storage::count;
 use super::summary::Tier;
 use super::suspension::{FULL_SOON, OFTEN};
 use super::workloads::{self, GATE_OPEN, RING, Shape};
-use crate::error::Result;
+use crate::error::{Context, Result};
 
 const ITERATIONS: u64 = 1200;
 /// For the job and its replay.
-const SECONDS: u32 = 120;
+const SECONDS: u32 = 240;
 /// A job that hangs must not hang for long.
 const SECONDS_TO_END: u32 = 60;
+
+/// Seconds of silence that nobody has by chance who is not suspended for good.
+const LONG_TIMEOUT: [&str; 3] = ["--mca", "vprotocol_correlated_failure_timeout", "10"];
 
 /// Begins the titles of cases in which a process does not go on.
 const FOR_GOOD: &str = "suspended for good";
@@ -92,8 +95,8 @@ const SURVIVED: [Case; 15] = [
         "a daemon beside a spare node, then that of the spare node",
         Shared,
         (2, 1),
-        &[&["--spare", "1"]],
-        &["checkpoint_completed@1=TERM/daemon:1", "replay_completed@1=TERM/daemon:2"],
+        &[&["--spare", "1"], &OFTEN],
+        &["spare@1,checkpoint_completed@1=TERM/daemon:1", "replay_completed@1=TERM/daemon:2"],
         Recovered(2),
     ),
     (
@@ -153,7 +156,7 @@ const SURVIVED: [Case; 15] = [
         "a node is suspended for two seconds",
         Nodes,
         (3, 1),
-        &[&OFTEN],
+        &[&OFTEN, &LONG_TIMEOUT],
         &["checkpoint_completed@1=PAUSE/node:1"],
         Checkpoints(4),
     ),
@@ -161,7 +164,7 @@ const SURVIVED: [Case; 15] = [
         "suspended for good: the coordinator, then an agent, then a guardian",
         Nodes,
         (2, 2),
-        &[&OFTEN, &["--mca", "vprotocol_correlated_failure_timeout", "2"]],
+        &[&OFTEN, &LONG_TIMEOUT],
         &[
             "checkpoint_completed@1=STOP/coordinator",
             "failover_completed@1=STOP/agent:1",
@@ -181,7 +184,7 @@ const SURVIVED: [Case; 15] = [
         "logging suspended: a node is suspended for two seconds, a rank killed",
         Nodes,
         (3, 1),
-        &[&FULL_SOON],
+        &[&FULL_SOON, &LONG_TIMEOUT],
         &["logging_suspended@2=PAUSE/node:2", "logging_suspended@3=KILL/rank:1"],
         Recovered(1),
     ),
@@ -196,7 +199,7 @@ const SURVIVED: [Case; 15] = [
 ];
 
 /// Which events send which signals to whom: the job ends.
-const ENDED: [(&str, &[&str]); 6] = [
+const ENDED: [(&str, &[&str]); 5] = [
     ("SIGINT to mpirun", &["checkpoint_completed@1=INT/mpirun"]),
     ("SIGTERM to mpirun", &["checkpoint_completed@1=TERM/mpirun"]),
     (
@@ -211,7 +214,6 @@ const ENDED: [(&str, &[&str]); 6] = [
         "SIGINT to mpirun when a node is lost",
         &["checkpoint_completed@1=TERM/daemon:1", "set_rollback@1=INT/mpirun"],
     ),
-    ("a rank is killed before its first checkpoint", &["ready@1=KILL/rank:1"]),
 ];
 
 /// What undisturbed runs print, by shape.
@@ -226,6 +228,8 @@ pub fn run(tier: &mut Tier) {
     for (title, faults) in ENDED {
         tier.check(&format!("signalled: {title}: 3 × 1"), || ends(faults).map(drop));
     }
+    let title = "signalled: a rank is killed before its first checkpoint: 3 × 1";
+    tier.check(title, ends_without_checkpoint);
     for (name, number) in [("INT", libc::SIGINT), ("TERM", libc::SIGTERM)] {
         let title =
             format!("signalled: SIG{name} to mpirun gives the exit code of stock jobs: 3 × 1");
@@ -340,14 +344,41 @@ fn exits_on_term(answers: &mut Answers) -> Result<()> {
 /// The job does not end by itself. It ends soon, with an error, and nothing of it stays.
 fn ends(faults: &[&str]) -> Result<Outcome> {
     let scratch = Scratch::new("signals")?;
-    let mut job =
-        with_faults(Nodes.with(RING.job((3, 1), GATE_OPEN, &scratch)?, &scratch)?, faults);
-    job.seconds = SECONDS_TO_END;
-    let outcome = job.run()?;
-    outcome.must(![0, 124].contains(&outcome.code), "the job should end with an error")?;
-    must_have_come(&outcome)?;
-    must_be_clean(&outcome)?;
+    let outcome = endless(faults, &scratch)?.run()?;
+    must_have_ended(&outcome)?;
     Ok(outcome)
+}
+
+fn endless(faults: &[&str], scratch: &Scratch) -> Result<TestJob> {
+    let mut job = with_faults(Nodes.with(RING.job((3, 1), GATE_OPEN, scratch)?, scratch)?, faults);
+    job.seconds = SECONDS_TO_END;
+    Ok(job)
+}
+
+fn must_have_ended(outcome: &Outcome) -> Result<()> {
+    outcome.must(![0, 124].contains(&outcome.code), "the job should end with an error")?;
+    must_have_come(outcome)?;
+    must_be_clean(outcome)
+}
+
+/// The guardian of rank 2 holds the first checkpoint back until the coordinator knows that rank 1
+/// has failed.
+fn ends_without_checkpoint() -> Result<()> {
+    let scratch = Scratch::new("signals")?;
+    let held = scratch.0.join("begin-2");
+    fs::write(&held, "").context(|| held.display().to_string())?;
+    let hold = format!("RUSTBTL_FAILPOINTS={}", scratch.0.display());
+    let job = endless(&["ready@1=KILL/rank:1"], &scratch)?.with(&["--env", &hold]);
+    let is_known = || {
+        let failed = Nodes.events(&scratch).is_ok_and(|events| count(&events, "rank_failed") > 0);
+        failed && fs::remove_file(&held).is_ok()
+    };
+    let outcome = workloads::in_steps(&job, &scratch, &[(is_known, GATE_OPEN)])?;
+    outcome.must(!held.exists(), "nobody has noticed that the rank was killed")?;
+    let events = Nodes.events(&scratch)?;
+    let complete = count(&events, "checkpoint_completed");
+    outcome.must(complete == 0, &format!("there was a checkpoint: {events}"))?;
+    must_have_ended(&outcome)
 }
 
 fn ends_as_stock(name: &str, number: i32) -> Result<()> {

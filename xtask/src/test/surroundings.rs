@@ -85,7 +85,7 @@ fn survives(shape: Shape, options: &[&str], rollbacks: usize) -> Result<()> {
     let all_broken = scratch.0.join("all-broken");
     let mut job = job.with(&OFTEN).with(options).with(&["--kill-at-event", LAST]);
     job = job.with(&["--write-when-failed", &all_broken.display().to_string()]);
-    job.seconds = 90;
+    job.seconds = 240;
     // A rank that is rolled back finds the gate as it was.
     let replayed = |events: String| local_storage::all_have_replayed(&events, rollbacks);
     let happened = || all_broken.exists() && storage.events(&scratch).is_ok_and(replayed);

@@ -90,7 +90,7 @@ pub const FILES: Program = Program {
 /// What it sends depends on the time.
 pub const CLOCK: Program = Program {
     name: "decisions by the clock",
-    what: What::Hash { source: "by_clock.c", iterations: 4000, arguments: &[] },
+    what: What::Hash { source: "by_clock.c", iterations: 4000, arguments: &["GATE"] },
 };
 /// Random updates of a table, by MPI_Testany of receives from MPI_ANY_SOURCE.
 pub const UPDATES: Program = Program {
@@ -112,13 +112,13 @@ pub const OVERLAP_LONG: Program = Program {
     name: "long in-place replies",
     what: What::Hash { source: "overlap_hash.c", iterations: 600, arguments: &["GATE", "32768"] },
 };
-/// The same, of which nothing is sent before the first checkpoint, and whose ranks pause after it.
+/// The same, of which nothing is sent before its gate lets it.
 pub const OVERLAP_LATE: Program = Program {
     name: "late in-place replies",
     what: What::Hash {
         source: "overlap_hash.c",
         iterations: 3000,
-        arguments: &["GATE", "1", "1000", "1"],
+        arguments: &["GATE", "1", "1", "late"],
     },
 };
 /// Ranks whose threads send at the same time, each on a communicator of its own.
@@ -349,6 +349,33 @@ pub fn run_in_steps<F: Fn() -> bool + Sync>(
         over.store(true, Ordering::Relaxed);
         outcome
     })
+}
+
+/// Runs a job whose faults come when its program has gone from the first to the second of two gates
+/// since its first checkpoint: that part of its work is in no image, on a machine of any speed. It
+/// goes on when they have `happened`.
+pub fn run_with_work(
+    job: TestJob,
+    scratch: &Scratch,
+    (first, second): (u64, u64),
+    has_checkpoint: impl Fn() -> bool + Sync,
+    happened: impl Fn() -> bool + Sync,
+) -> Result<Outcome> {
+    open_gate(scratch, first)?;
+    let far = scratch.0.join("far");
+    let job = job.with(&["--break-when", &far.display().to_string()]);
+    let waits_at = |gate: u64| gate == 0 || reached(scratch).is_some_and(|at| at >= gate);
+    let has_begun = || waits_at(first) && has_checkpoint();
+    let has_worked = || waits_at(second) && fs::write(&far, "").is_ok();
+    let steps: [(&(dyn Fn() -> bool + Sync), u64); 3] =
+        [(&has_begun, second), (&has_worked, second), (&happened, GATE_OPEN)];
+    in_steps(&job, scratch, &steps)
+}
+
+/// The iteration before which the program waits at its gate, or has waited (see gate.h).
+fn reached(scratch: &Scratch) -> Option<u64> {
+    let file = scratch.0.join("gate.reached");
+    fs::read_to_string(file).ok()?.parse().ok()
 }
 
 /// Processes in rows and columns.
