@@ -113,8 +113,9 @@ fn survives(storage: Storage, shape: Shape, faults: &[&str]) -> Result<()> {
     outcome.must(said, "it should be reported")?;
     let events = storage.events(&scratch)?;
     let once = count(&events, "failover_started") == 1 && count(&events, "failover_completed") == 1;
-    outcome.must(once, "the failover should be complete")?;
-    outcome.must(count(&events, "replay_completed") >= others, "a set did not roll back")?;
+    outcome.must_by(once, "the failover should be complete", &events)?;
+    let replayed = count(&events, "replay_completed") >= others;
+    outcome.must_by(replayed, "a set did not roll back", &events)?;
     must_be_clean(&outcome)
 }
 

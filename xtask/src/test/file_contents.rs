@@ -6,7 +6,7 @@
 use super::job::TestJob;
 use super::local_storage;
 use super::mpi::{self, Over};
-use super::node_failure::must_be_clean;
+use super::node_failure::{COMPLETE, must_be_clean};
 use super::scratch::Scratch;
 use super::summary::Tier;
 use super::workloads::{self, Program, Shape, What};
@@ -62,12 +62,12 @@ const fn shared(name: &'static str, arguments: &'static [&'static str]) -> Progr
 const SHARED: [(Program, &[&str], bool); 4] = [
     (
         shared("each reads what another one writes", &["FOLDER", "GATE", "both"]),
-        &["--kill-rank-after-checkpoint", "3@1+0.5"],
+        &["--kill-rank-after-checkpoint", "3@1"],
         true,
     ),
     (
         shared("one writes, all others read", &["FOLDER", "GATE", "reader"]),
-        &["--kill-rank-after-checkpoint", "3@1+0.5"],
+        &["--kill-rank-after-checkpoint", "3@1"],
         true,
     ),
     (
@@ -83,12 +83,14 @@ const SHARED: [(Program, &[&str], bool); 4] = [
     ),
     (
         shared("nobody reads it", &["FOLDER", "GATE", "writers"]),
-        &["--kill-rank-after-checkpoint", "3@1+0.5"],
+        &["--kill-rank-after-checkpoint", "3@1"],
         false,
     ),
 ];
 /// Of a millisecond and more.
 const ITERATIONS: u64 = 4000;
+/// Files are changed after the checkpoint from the first to the second one.
+const GATES: (u64, u64) = (200, 1000);
 
 /// One set that is not alone: files are put back as in a global rollback.
 const ONE_SET: [&str; 2] = ["vprotocol_correlated_sets", "all"];
@@ -213,7 +215,7 @@ fn survives(
     let outcome = workloads::run_until(&job, &scratch, iterations - 1, happened)?;
     program.must_answer(&outcome, &scratch, &known)?;
     let all = replayed(&local_storage::events(&scratch)?);
-    outcome.must(all, "not every set was rolled back")?;
+    outcome.must_by(all, "not every set was rolled back", &local_storage::events(&scratch)?)?;
     let said = outcome.said().contains("is not put back");
     outcome.must(!said, "a file was not put back")?;
     let mut left = Vec::new();
@@ -238,13 +240,19 @@ fn survives_shared(over: &Over, program: &Program, faults: &[&str], together: bo
     let replayed = |events: &str| local_storage::all_have_replayed(events, sets);
     let job = local_storage::plain(job, &scratch);
     let happened = || replayed(&local_storage::events(&scratch).unwrap_or_default());
-    let outcome = workloads::run_until(&job, &scratch, ITERATIONS / 2, happened)?;
+    let begins = || has_checkpoint(&scratch);
+    let outcome = workloads::run_with_work(job, &scratch, GATES, begins, happened)?;
     program.must_answer(&outcome, &scratch, &known)?;
-    let global = local_storage::events(&scratch)?.contains("\"event\":\"global_rollback\"");
-    outcome.must(global == together, "another kind of rollback")?;
+    let events = local_storage::events(&scratch)?;
+    let global = events.contains("\"event\":\"global_rollback\"");
+    outcome.must_by(global == together, "another kind of rollback", &events)?;
     let why = outcome.said().contains("it can be rolled back with them only");
     outcome.must(why == together, "the file should be named")?;
     must_be_clean(&outcome)
+}
+
+fn has_checkpoint(scratch: &Scratch) -> bool {
+    local_storage::events(scratch).is_ok_and(|all| all.contains(COMPLETE))
 }
 
 /// It is named while nothing has happened; the program reads it, so that there is no rollback.
@@ -254,8 +262,10 @@ fn without_room() -> Result<()> {
     let job = IN_C
         .job((2, 1), ITERATIONS, &scratch)?
         .with(&limit)
-        .with(&["--kill-rank-after-checkpoint", "1@1+0.5"]);
-    let outcome = local_storage::plain(job, &scratch).run()?;
+        .with(&["--kill-rank-after-checkpoint", "1@1"]);
+    let job = local_storage::plain(job, &scratch);
+    let outcome =
+        workloads::run_with_work(job, &scratch, GATES, || has_checkpoint(&scratch), || false)?;
     let said = outcome.said();
     let named = said.contains("more of this file is changed between two checkpoints");
     outcome.must(named, "no file was named")?;

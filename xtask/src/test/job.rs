@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::storage;
 use crate::error::{Context, Failure, Result, fail};
 use crate::{paths, run, sys};
 
@@ -152,6 +153,14 @@ impl Outcome {
             self.stdout,
             self.stderr
         )
+    }
+
+    /// The same; what its coordinators have logged of failures says why.
+    pub fn must_by(&self, good: bool, what: &str, events: &str) -> Result<()> {
+        if good {
+            return Ok(());
+        }
+        self.must(false, &format!("{what}; failures:\n{}", storage::failures(events)))
     }
 
     /// Writes what the job printed to a file, since a report shows a part of it.

@@ -246,7 +246,7 @@ fn run_through(
     outcome.must(done == broken, "something did not break in time")?;
     let events = events(&scratch)?;
     let rolled_back = all_have_replayed(&events, times);
-    outcome.must(rolled_back, "not every set that was hit rolled back")?;
+    outcome.must_by(rolled_back, "not every set that was hit rolled back", &events)?;
     must_be_clean(&outcome)?;
     Ok(events)
 }
@@ -261,7 +261,8 @@ fn no_ranks_at_mpirun(over: &Over) -> Result<()> {
     let replayed = |events: &str| all_have_replayed(events, 1);
     let outcome = run_until(job, &scratch, replayed)?;
     NEIGHBOURS.must_answer(&outcome, &scratch, &known)?;
-    outcome.must(replayed(&events(&scratch)?), "the set was not rolled back")?;
+    let events = events(&scratch)?;
+    outcome.must_by(replayed(&events), "the set was not rolled back", &events)?;
     must_be_clean(&outcome)
 }
 

@@ -266,7 +266,7 @@ fn survives_by(
         .must(said(": killed ") + said(": cut ") == broken, "something did not break in time")?;
     let events = workloads::events(&checkpoints)?;
     let rolled_back = events.matches("\"event\":\"set_restarted\"").count();
-    outcome.must(rolled_back > 0, "no set rolled back")?;
+    outcome.must_by(rolled_back > 0, "no set rolled back", &events)?;
     must_be_clean(&outcome)?;
     Ok(events)
 }
@@ -417,7 +417,8 @@ fn soon_over() -> Result<()> {
         let outcome = workloads::protected(job, &checkpoints).with(&killed).run()?;
         outcome.must(outcome.code == 0, "the job failed")?;
         let events = workloads::events(&checkpoints)?;
-        outcome.must(events.contains("\"replay_completed\""), "no set rolled back")?;
+        let replayed = events.contains("\"replay_completed\"");
+        outcome.must_by(replayed, "no set rolled back", &events)?;
         must_be_clean(&outcome)?;
     }
     Ok(())
@@ -485,11 +486,9 @@ fn from_set_checkpoints() -> Result<()> {
     };
     let own: Vec<u64> = of("\"kind\":\"set\"").collect();
     let mut rolled_back = of("\"event\":\"set_restarted\"").peekable();
-    outcome.must(rolled_back.peek().is_some(), "no set rolled back")?;
-    outcome.must(
-        rolled_back.all(|line| own.contains(&line)),
-        "it rolled back to a checkpoint of all sets",
-    )?;
+    outcome.must_by(rolled_back.peek().is_some(), "no set rolled back", &events)?;
+    let to_own = rolled_back.all(|line| own.contains(&line));
+    outcome.must_by(to_own, "it rolled back to a checkpoint of all sets", &events)?;
     must_be_clean(&outcome)
 }
 

@@ -98,7 +98,8 @@ fn survives(over: &Over, program: &Program, faults: &[&str], sets: usize) -> Res
     let replayed = |events: &str| local_storage::all_have_replayed(events, sets);
     let outcome = local_storage::run_until(job, &scratch, replayed)?;
     program.must_answer(&outcome, &scratch, &known)?;
-    outcome.must(replayed(&local_storage::events(&scratch)?), "not every set was rolled back")?;
+    let events = local_storage::events(&scratch)?;
+    outcome.must_by(replayed(&events), "not every set was rolled back", &events)?;
     must_be_clean(&outcome)
 }
 

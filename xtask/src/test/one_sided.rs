@@ -187,7 +187,8 @@ fn roll_back_together(over: &Over, case: &Together) -> Result<()> {
     let fault = format!("checkpoint_completed@2={who}");
     let (outcome, events) = survives(over, (program, shape, options), &fault, sets)?;
     outcome.must(outcome.said().contains(reason), &format!("it should report: {reason}"))?;
-    outcome.must(events.contains("\"event\":\"global_rollback\""), "all should roll back together")
+    let together = events.contains("\"event\":\"global_rollback\"");
+    outcome.must_by(together, "all should roll back together", &events)
 }
 
 /// What bypasses rustbtl is in no image: nobody is rolled back, the job ends with this exit code,
@@ -205,7 +206,8 @@ fn ends(over: &Over, case: &Together, code: i32) -> Result<()> {
     let said = outcome.said().contains(OVER_THE_NETWORK);
     outcome.must(said, &format!("it should report: {OVER_THE_NETWORK}"))?;
     let events = local_storage::events(&scratch)?;
-    outcome.must(!events.contains("\"event\":\"set_rollback\""), "nobody should roll back")?;
+    let nobody = !events.contains("\"event\":\"set_rollback\"");
+    outcome.must_by(nobody, "nobody should roll back", &events)?;
     must_be_clean(&outcome)
 }
 
@@ -224,7 +226,8 @@ fn by_pt2pt(program: &str, (nodes, ppn): Shape) -> Result<()> {
 /// The answer is right, and nobody else was rolled back.
 fn rolls_back(over: &Over, program: &Program, shape: Shape, fault: &str) -> Result<()> {
     let (outcome, events) = survives(over, (program, shape, &[]), fault, 1)?;
-    outcome.must(!events.contains("\"event\":\"global_rollback\""), "one set should roll back")
+    let alone = !events.contains("\"event\":\"global_rollback\"");
+    outcome.must_by(alone, "one set should roll back", &events)
 }
 
 /// The image of rank 3 in checkpoint 2 is cut off, then the rank fails: a global rollback to
@@ -257,10 +260,8 @@ fn damaged() -> Result<()> {
     let outcome = workloads::in_steps(&job, &scratch, &steps)?;
     BY_FILE.must_answer(&outcome, &scratch, &answer)?;
     let events = events();
-    outcome.must(
-        events.contains("\"checkpoint\":1,\"event\":\"global_rollback\""),
-        "to checkpoint 1",
-    )?;
+    let to_first = events.contains("\"checkpoint\":1,\"event\":\"global_rollback\"");
+    outcome.must_by(to_first, "all should roll back to checkpoint 1", &events)?;
     must_be_clean(&outcome)
 }
 

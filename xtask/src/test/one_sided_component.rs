@@ -248,7 +248,7 @@ fn survives(
     program.must_answer(&outcome, &scratch, &answer)?;
     must_be_clean(&outcome)?;
     let events = local_storage::events(&scratch)?;
-    outcome.must(replayed(&events), "not every set that was hit was rolled back")?;
+    outcome.must_by(replayed(&events), "not every set that was hit was rolled back", &events)?;
     Ok((outcome, events))
 }
 
@@ -259,10 +259,10 @@ fn rolls_back_alone(over: &Over, case: &Case) -> Result<()> {
     let count = |event: &str| events.matches(&format!("\"event\":\"{event}\"")).count();
     let why: Vec<&str> = events.lines().filter(|line| line.contains("not_replayable")).collect();
     outcome.must(why.is_empty(), &format!("nothing here makes a set not replayable: {why:?}"))?;
-    outcome.must(count("global_rollback") == 0, "the others should go on")?;
+    outcome.must_by(count("global_rollback") == 0, "the others should go on", &events)?;
     // One that was restored on a node that fails next is rolled back again.
     let sets = local_storage::rolled_back(&events);
-    outcome.must(sets.len() == case.sets, "only what failed should roll back")
+    outcome.must_by(sets.len() == case.sets, "only what failed should roll back", &events)
 }
 
 /// Ranks send addresses of memory that they allocate after their checkpoint. What they get for it
@@ -278,8 +278,10 @@ fn threads(over: &Over, shape: Shape, killed: &[&str]) -> Result<()> {
     let sets = shape.0 as usize;
     let replayed = |events: &str| local_storage::all_have_replayed(events, sets);
     let (outcome, events) = survives(over, &THREADS, shape, &when_in_use(killed), replayed)?;
-    outcome.must(events.contains("\"event\":\"global_rollback\""), "all should roll back")?;
-    outcome.must(events.contains("\"event\":\"not_replayable\""), "it should say why")
+    let all = events.contains("\"event\":\"global_rollback\"");
+    outcome.must_by(all, "all should roll back", &events)?;
+    let why = events.contains("\"event\":\"not_replayable\"");
+    outcome.must_by(why, "it should say why", &events)
 }
 
 /// Memory that sets share without messages: both are rolled back (docs/adr/0037), with the same

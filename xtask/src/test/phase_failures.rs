@@ -164,9 +164,7 @@ fn in_checkpoints(shape: Shape, faults: &[&str], times: usize) -> Result<()> {
     let broken = faults.iter().filter(|word| word.starts_with("--kill-")).count();
     let killed = outcome.stderr.matches(": killed ").count();
     outcome.must(killed == broken, "something did not break in time")?;
-    outcome.must(
-        rolled_back(&workloads::events(&checkpoints)?),
-        "not every set that was hit rolled back",
-    )?;
+    let events = workloads::events(&checkpoints)?;
+    outcome.must_by(rolled_back(&events), "not every set that was hit rolled back", &events)?;
     must_be_clean(&outcome)
 }

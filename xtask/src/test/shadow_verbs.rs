@@ -191,7 +191,8 @@ fn loses_rank() -> Result<()> {
     let faults: [&[&str]; 2] = [&HELD, &["--signal-at-event", ended]];
     let sets = (&SINGLE[..], RANKS as usize);
     let (outcome, events) = survives(&Case { faults: &faults, rollbacks: 1, sets })?;
-    outcome.must(count(&events, "checkpoint_aborted") > 0, "no checkpoint was given up")
+    let given_up = count(&events, "checkpoint_aborted") > 0;
+    outcome.must_by(given_up, "no checkpoint was given up", &events)
 }
 
 /// All coordinators are killed. Then nobody knows names: that is said, and nobody waits for them.
@@ -245,7 +246,8 @@ fn none_are_used() -> Result<()> {
     })?;
     let found = workloads::hash(&outcome)?;
     outcome.must(outcome.code == 0 && found == wanted, "it should survive")?;
-    outcome.must(count(&events(), "global_rollback") == 0, "the others should go on")
+    let events = events();
+    outcome.must_by(count(&events, "global_rollback") == 0, "the others should go on", &events)
 }
 
 fn not_there() -> Result<()> {

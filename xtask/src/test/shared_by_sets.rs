@@ -112,5 +112,6 @@ fn rolled_back(memory: &str) -> Result<()> {
     let outcome = run_held(&job.with(&killed), &scratch, || all_have_replayed(&events(), 1))?;
     must_be_right(&outcome, &scratch)?;
     let events = events();
-    outcome.must(events.contains("\"global_rollback\""), "both should be rolled back")
+    let both = events.contains("\"global_rollback\"");
+    outcome.must_by(both, "both should be rolled back", &events)
 }

@@ -24,7 +24,7 @@ const SECONDS: u32 = 240;
 /// A job that hangs must not hang for long.
 const SECONDS_TO_END: u32 = 60;
 
-/// Seconds of silence that nobody has by chance who is not suspended for good.
+/// Who is suspended for two seconds is silent for longer on a busy machine.
 const LONG_TIMEOUT: [&str; 3] = ["--mca", "vprotocol_correlated_failure_timeout", "10"];
 
 /// Begins the titles of cases in which a process does not go on.
@@ -164,7 +164,7 @@ const SURVIVED: [Case; 15] = [
         "suspended for good: the coordinator, then an agent, then a guardian",
         Nodes,
         (2, 2),
-        &[&OFTEN, &LONG_TIMEOUT],
+        &[&OFTEN],
         &[
             "checkpoint_completed@1=STOP/coordinator",
             "failover_completed@1=STOP/agent:1",

@@ -71,7 +71,7 @@ fn stands_still(busy: usize) -> Result<()> {
     outcome.must(outcome.code == 0, "the job failed")?;
     outcome.must(workloads::hash(&outcome)? == known, "the answer is another one")?;
     let events = workloads::events(&checkpoints)?;
-    outcome.must(diverged(&events), "all should be rolled back")?;
+    outcome.must_by(diverged(&events), "all should be rolled back", &events)?;
     outcome.must(
         outcome.stderr.contains("waits for messages that nobody sends"),
         "it should say why",

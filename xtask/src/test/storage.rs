@@ -33,6 +33,32 @@ impl Storage {
     }
 }
 
+/// Events that say who has failed, what was rolled back, and why.
+const FAILURES: [&str; 15] = [
+    "checkpoint_completed",
+    "checkpoint_aborted",
+    "logging_suspended",
+    "failover_completed",
+    "rank_failed",
+    "guardian_lost",
+    "agent_gone",
+    "node_lost",
+    "not_replayable",
+    "not_recovered",
+    "set_rollback",
+    "global_rollback",
+    "set_restarted",
+    "replay_diverged",
+    "replays_over",
+];
+
+/// Those among them, a line each.
+pub fn failures(events: &str) -> String {
+    let named =
+        |line: &&str| FAILURES.iter().any(|name| line.contains(&format!("\"event\":\"{name}\"")));
+    events.lines().filter(named).collect::<Vec<_>>().join("\n")
+}
+
 /// How often this event is among them.
 pub fn count(events: &str, what: &str) -> usize {
     events.matches(&format!("\"event\":\"{what}\"")).count()

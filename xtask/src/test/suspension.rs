@@ -162,9 +162,10 @@ fn survives(
     let broken = outcome.stderr.matches(": killed ").count();
     outcome.must(broken == faults.len(), "something did not break in time")?;
     let events = storage.events(&scratch)?;
-    outcome.must(count(&events, "logging_suspended") > 0, "nothing was suspended")?;
-    outcome.must(count(&events, "set_restarted") > 0, "no set was rolled back")?;
-    let global = count(&events, "global_rollback");
-    outcome.must(expected == Either || global > 0, "all should be rolled back")?;
+    let is_there = |event: &str| count(&events, event) > 0;
+    outcome.must_by(is_there("logging_suspended"), "nothing was suspended", &events)?;
+    outcome.must_by(is_there("set_restarted"), "no set was rolled back", &events)?;
+    let right = expected == Either || is_there("global_rollback");
+    outcome.must_by(right, "all should be rolled back", &events)?;
     must_be_clean(&outcome)
 }
