@@ -27,7 +27,8 @@ static int read_gate(const char *gate)
     return limit;
 }
 
-/* Who waits at the gate says so: GATE.reached is there, with the iteration before which he waits. */
+/* Who waits at the gate says so: GATE.reached is there, with the iteration before which he
+ * waits. */
 static void note_reached(const char *gate, int iteration)
 {
     char reached[4096];

@@ -1,7 +1,7 @@
 /*
- * other_sends fewer|padding ITERATIONS [GATE] (see gate.h): a ring of messages. The last rank sends something else once
- * its process is another one, as when it was restored from an image. (It tells by what the kernel
- * keeps for a process and nobody restores, the slack of its timers.)
+ * other_sends fewer|padding ITERATIONS [GATE] (see gate.h): a ring of messages. The last rank sends
+ * something else once its process is another one, as when it was restored from an image. (It tells
+ * by what the kernel keeps for a process and nobody restores, the slack of its timers.)
  *   fewer    it leaves out notes to rank 0, which has no need of them; each has a communicator of
  *            its own, so no later message shows it
  *   padding  what lies between the fields of its messages, which it has never written, differs

@@ -12,10 +12,10 @@ use super::workloads;
 use crate::error::Result;
 use crate::paths;
 
-/// Iterations of programs that are to do something else when they repeat them, and the gates between
-/// which they do what is in no checkpoint.
-const REPEATED: &str = "3000";
-const REPEATED_GATES: (u64, u64) = (1000, 2000);
+/// Iterations of programs that are to do something else when they repeat them, and the gates
+/// between which they do what is in no checkpoint.
+const REPEATED: &str = "900";
+const REPEATED_GATES: (u64, u64) = (300, 600);
 
 /// Part of the tier of failing nodes.
 pub fn tests(tier: &mut Tier) {

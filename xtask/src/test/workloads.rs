@@ -314,7 +314,7 @@ pub fn run_until(
 }
 
 /// What has not happened after that never will; the case says what is missing.
-const IN_VAIN: Duration = Duration::from_secs(200);
+const IN_VAIN: Duration = Duration::from_secs(300);
 
 /// Runs a job whose gate opens so far each time that something has happened, one after the other;
 /// polled.
