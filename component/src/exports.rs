@@ -411,8 +411,31 @@ pub extern "C" fn rustbtl_window(how: i32, comm: *mut c_void, size: u32) {
 
 /// The program does something with a file that cannot be repeated. See glue.h.
 #[unsafe(no_mangle)]
-pub extern "C" fn rustbtl_file(how: i32, ranks: u32) {
-    files::seen(how, ranks);
+pub extern "C" fn rustbtl_file(how: i32, ranks: u32, file: *mut c_void) {
+    files::seen(how, ranks, file.addr());
+}
+
+/// A file is opened by a communicator's ranks. See glue.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_file_opens(comm: *mut c_void, size: u32) -> i64 {
+    files::opens(comm as u64, size)
+}
+
+/// It was. See glue.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_file_opened(
+    comm: *mut c_void,
+    size: u32,
+    before: i64,
+    file: *mut c_void,
+) {
+    files::opened(comm as u64, size, before, file.addr());
+}
+
+/// It is closed.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_file_closed(file: *mut c_void) {
+    files::closed(file.addr());
 }
 
 /// A process with a guardian waits for the others in MPI_Finalize; `Glue::fenced` follows.

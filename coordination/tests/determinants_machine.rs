@@ -30,6 +30,7 @@ fn call() -> impl Strategy<Value = NondetCall> {
         CallKind::Claim,
         CallKind::Cancel,
         CallKind::Clock,
+        CallKind::File,
     ];
     (prop::sample::select(calls.to_vec()), any::<u64>())
         .prop_map(|(call, shape)| NondetCall { kind: call, arguments: shape })
@@ -43,6 +44,7 @@ fn determinant() -> impl Strategy<Value = Determinant> {
         receive_name().prop_map(|receive| Outcome::Cancelled(Some(receive))),
         Just(Outcome::Cancelled(None)),
         any::<u64>().prop_map(Outcome::Time),
+        any::<u64>().prop_map(Outcome::Value),
     ];
     prop_oneof![
         (receive_name(), message_name()).prop_map(|(receive, message)| {

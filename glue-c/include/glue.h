@@ -589,11 +589,6 @@ void rustbtl_collective_begins(int32_t tag); /* Open MPI's nonblocking; tag: of 
 void *rustbtl_collectives_make(const rustbtl_collective_setup_t *setup);
 void rustbtl_collectives_free(void *group);
 int32_t rustbtl_collective(void *group, const rustbtl_collective_t *call);
-/* What the program does with a file that so many `ranks` have opened together cannot be replayed by
- * a set that is rolled back alone. */
-#define RUSTBTL_FILE_SIZE 0           /* its size matters, and it is written to */
-#define RUSTBTL_FILE_SHARED_POINTER 1 /* its shared pointer is used */
-void rustbtl_file(int32_t how, uint32_t ranks);
 
 #pragma GCC visibility pop
 

@@ -1,9 +1,11 @@
 /*
  * Functions of MPI-IO whose result depends on what a file holds when they are called. A set that is
- * rolled back alone would find what it and others have written since (docs/adr/0023), so they are
- * reported to the coordinator (rustbtl_file). They are interposed (component/src/mpi/interpose.rs);
+ * rolled back alone would find what it and others have written since (docs/adr/0023). What is done
+ * to files that ranks of several sets open together is repeated; else they are reported to the
+ * coordinator (rustbtl_file). They are interposed (component/src/mpi/interpose.rs);
  * Open MPI checks the arguments.
  */
+#include "glue_files.h"
 #include "vprotocol_correlated.h"
 
 #define INTERPOSED(function, own)                                                                  \
@@ -18,7 +20,7 @@ static void report(int32_t how, MPI_File file)
     }
     PMPI_Group_size(group, &ranks);
     PMPI_Group_free(&group);
-    rustbtl_file(how, (uint32_t) ranks);
+    rustbtl_file(how, (uint32_t) ranks, file);
 }
 
 /* The size of a file that is only read does not change. */
@@ -29,6 +31,33 @@ static void report_size_use(MPI_File file)
         && 0 == (mode & MPI_MODE_RDONLY)) {
         report(RUSTBTL_FILE_SIZE, file);
     }
+}
+
+/* Those that ranks of several sets open together are repeated call by call, if they can be. */
+static int file_open(MPI_Comm comm, const char *name, int mode, MPI_Info info, MPI_File *file)
+{
+    int size = 0, code, is_inter = 0;
+    int64_t before = -1;
+    if (0 == (mode & MPI_MODE_RDONLY) && MPI_COMM_NULL != comm
+        && MPI_SUCCESS == PMPI_Comm_test_inter(comm, &is_inter) && !is_inter
+        && MPI_SUCCESS == PMPI_Comm_size(comm, &size)) {
+        before = rustbtl_file_opens(comm, (uint32_t) size);
+    }
+    code = PMPI_File_open(comm, name, mode, info, file);
+    if (0 <= before) {
+        rustbtl_file_opened(comm, (uint32_t) size, before, MPI_SUCCESS == code ? *file : NULL);
+    }
+    return code;
+}
+
+static int file_close(MPI_File *file)
+{
+    const MPI_File closed = NULL == file ? MPI_FILE_NULL : *file;
+    const int code = PMPI_File_close(file);
+    if (MPI_SUCCESS == code) {
+        rustbtl_file_closed(closed);
+    }
+    return code;
 }
 
 static int get_size(MPI_File file, MPI_Offset *size)
@@ -101,6 +130,8 @@ static int write_ordered_begin(MPI_File file, const void *buffer, int count, MPI
  * vprotocol_correlated_outcomes.c. */
 const rustbtl_interposed_t mca_vprotocol_correlated_interposed[] = {
     INTERPOSED(Request_get_status, mca_vprotocol_correlated_get_status),
+    INTERPOSED(File_open, file_open),
+    INTERPOSED(File_close, file_close),
     INTERPOSED(File_get_size, get_size),
     INTERPOSED(File_set_size, set_size),
     INTERPOSED(File_preallocate, preallocate),

@@ -9,6 +9,7 @@
 mod journal;
 mod readers;
 mod rollback;
+mod shared;
 
 pub use journal::Journal;
 pub use rollback::{NotPutBack, Rollback, roll_back};

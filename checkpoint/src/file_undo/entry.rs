@@ -145,6 +145,12 @@ entries! {
         /// was being changed.
         changed_ns: u64,
     }
+    /// Ranks of several sets have opened the file together by MPI-IO: who is rolled back alone
+    /// leaves it as it is, and repeats nothing that it has done to it (docs/adr/0023).
+    12 Shared {
+        /// Where it is.
+        path: &'a [u8],
+    }
 }
 
 impl Entry<'_> {
@@ -171,7 +177,8 @@ impl Entry<'_> {
             | Self::MadeFolder { path }
             | Self::RemovedFolder { path, .. }
             | Self::Missing { path }
-            | Self::Reads { path, .. } => [Some(path), None],
+            | Self::Reads { path, .. }
+            | Self::Shared { path } => [Some(path), None],
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::files::functions::{Function, stock};
 use crate::files::reads;
 use crate::files::recorder::{self, Change, InFlight, Place, before, before_next, id_of};
+use crate::files::shared_io;
 use crate::files::system::{self, Path};
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use libc::{aiocb, iovec, off_t, size_t, ssize_t};
@@ -67,6 +68,23 @@ fn fresh(fd: c_int) -> c_int {
 
 /// Opens a file by one of the C library's functions, which gets the flags.
 fn opened(
+    folder: c_int,
+    path: *const c_char,
+    flags: c_int,
+    call: impl Fn(c_int) -> c_int,
+) -> c_int {
+    if shared_io::is_opening() {
+        // SAFETY: the caller's promise to open(2).
+        let text = (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) });
+        let place = text.and_then(|text| Path::given(folder, text)).map(Path::in_real_folder);
+        let plain = |flags| opened_plainly(folder, path, flags, &call);
+        return shared_io::open(place.as_ref(), flags, plain);
+    }
+    opened_plainly(folder, path, flags, call)
+}
+
+/// The same for a file that nobody repeats.
+fn opened_plainly(
     folder: c_int,
     path: *const c_char,
     flags: c_int,
@@ -249,13 +267,52 @@ extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     stock!(DUP3(from => c_int, to => c_int, flags => c_int) -> c_int)
 }
 
+/// A write where the descriptor is.
+fn written(fd: c_int, bytes: impl Fn() -> u64, call: impl Fn() -> ssize_t) -> ssize_t {
+    let write = || {
+        let _call = before_next(fd, &bytes);
+        call()
+    };
+    if shared_io::is_shared(fd) { shared_io::write(fd, bytes(), write) } else { write() }
+}
+
+/// One elsewhere.
+fn written_at(
+    fd: c_int,
+    (place, bytes): (Place, impl Fn() -> u64),
+    call: impl Fn() -> ssize_t,
+) -> ssize_t {
+    let write = || {
+        let _call = before(fd, || Change::Write(place, bytes()));
+        call()
+    };
+    match place {
+        _ if !shared_io::is_shared(fd) => write(),
+        Place::Offset => shared_io::write(fd, bytes(), write),
+        Place::At(_) => shared_io::write_at(bytes(), write),
+    }
+}
+
+/// Another size.
+fn resized(fd: c_int, size: off_t, call: impl Fn() -> c_int) -> c_int {
+    if shared_io::is_shared(fd) { shared_io::resize(size.unsigned_abs(), call) } else { call() }
+}
+
 unsafe extern "C" fn write(fd: c_int, from: *const c_void, bytes: size_t) -> ssize_t {
-    let _call = before_next(fd, || bytes as u64);
-    stock!(WRITE(fd => c_int, from => *const c_void, bytes => size_t) -> ssize_t)
+    written(
+        fd,
+        || bytes as u64,
+        || stock!(WRITE(fd => c_int, from => *const c_void, bytes => size_t) -> ssize_t),
+    )
 }
 
 extern "C" fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
-    let result = stock!(LSEEK(fd => c_int, offset => off_t, whence => c_int) -> off_t);
+    let seek = || stock!(LSEEK(fd => c_int, offset => off_t, whence => c_int) -> off_t);
+    let result = if whence == libc::SEEK_END && shared_io::is_shared(fd) {
+        shared_io::seek_end(fd, seek)
+    } else {
+        seek()
+    };
     if whence != libc::SEEK_CUR || offset != 0 {
         recorder::moved();
     }
@@ -274,9 +331,12 @@ unsafe fn bytes_of(vector: *const iovec, count: c_int) -> u64 {
 }
 
 unsafe extern "C" fn writev(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
-    // SAFETY: the caller's promise.
-    let _call = before_next(fd, || unsafe { bytes_of(vector, count) });
-    stock!(WRITEV(fd => c_int, vector => *const iovec, count => c_int) -> ssize_t)
+    written(
+        fd,
+        // SAFETY: the caller's promise.
+        || unsafe { bytes_of(vector, count) },
+        || stock!(WRITEV(fd => c_int, vector => *const iovec, count => c_int) -> ssize_t),
+    )
 }
 
 /// An offset that the kernel refuses changes nothing.
@@ -290,10 +350,11 @@ unsafe extern "C" fn pwrite(
     bytes: size_t,
     offset: off_t,
 ) -> ssize_t {
-    let _call = before(fd, || Change::Write(at(offset), bytes as u64));
-    stock!(PWRITE(
-        fd => c_int, from => *const c_void, bytes => size_t, offset => off_t
-    ) -> ssize_t)
+    written_at(fd, (at(offset), || bytes as u64), || {
+        stock!(PWRITE(
+            fd => c_int, from => *const c_void, bytes => size_t, offset => off_t
+        ) -> ssize_t)
+    })
 }
 
 unsafe extern "C" fn pwritev(
@@ -303,10 +364,11 @@ unsafe extern "C" fn pwritev(
     offset: off_t,
 ) -> ssize_t {
     // SAFETY: the caller's promise.
-    let _call = before(fd, || Change::Write(at(offset), unsafe { bytes_of(vector, count) }));
-    stock!(PWRITEV(
-        fd => c_int, vector => *const iovec, count => c_int, offset => off_t
-    ) -> ssize_t)
+    written_at(fd, (at(offset), || unsafe { bytes_of(vector, count) }), || {
+        stock!(PWRITEV(
+            fd => c_int, vector => *const iovec, count => c_int, offset => off_t
+        ) -> ssize_t)
+    })
 }
 
 unsafe extern "C" fn pwritev2(
@@ -316,35 +378,43 @@ unsafe extern "C" fn pwritev2(
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
-    let place = || if offset == -1 { Place::Offset } else { at(offset) };
+    let place = if offset == -1 { Place::Offset } else { at(offset) };
     // SAFETY: the caller's promise.
-    let _call = before(fd, || Change::Write(place(), unsafe { bytes_of(vector, count) }));
-    stock!(PWRITEV2(
-        fd => c_int, vector => *const iovec, count => c_int, offset => off_t, flags => c_int
-    ) -> ssize_t)
+    written_at(fd, (place, || unsafe { bytes_of(vector, count) }), || {
+        stock!(PWRITEV2(
+            fd => c_int, vector => *const iovec, count => c_int, offset => off_t,
+            flags => c_int
+        ) -> ssize_t)
+    })
 }
 
 extern "C" fn ftruncate(fd: c_int, size: off_t) -> c_int {
-    let _call = before(fd, || Change::Resize(u64::try_from(size).unwrap_or(u64::MAX)));
-    stock!(FTRUNCATE(fd => c_int, size => off_t) -> c_int)
+    resized(fd, size, || {
+        let _call = before(fd, || Change::Resize(u64::try_from(size).unwrap_or(u64::MAX)));
+        stock!(FTRUNCATE(fd => c_int, size => off_t) -> c_int)
+    })
 }
 
 extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off_t, bytes: off_t) -> c_int {
     const MOVES: c_int = libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE;
     let range = || Change::Write(at(offset), bytes.unsigned_abs());
-    let (_all, _call) = if mode & MOVES != 0 {
-        (before(fd, || Change::Whole), before(fd, || Change::Resize(0)))
-    } else {
-        (InFlight::NONE, before(fd, range))
-    };
-    stock!(FALLOCATE(
-        fd => c_int, mode => c_int, offset => off_t, bytes => off_t
-    ) -> c_int)
+    resized(fd, bytes, || {
+        let (_all, _call) = if mode & MOVES != 0 {
+            (before(fd, || Change::Whole), before(fd, || Change::Resize(0)))
+        } else {
+            (InFlight::NONE, before(fd, range))
+        };
+        stock!(FALLOCATE(
+            fd => c_int, mode => c_int, offset => off_t, bytes => off_t
+        ) -> c_int)
+    })
 }
 
 extern "C" fn posix_fallocate(fd: c_int, offset: off_t, bytes: off_t) -> c_int {
-    let _call = before(fd, || Change::Write(at(offset), bytes.unsigned_abs()));
-    stock!(POSIX_FALLOCATE(fd => c_int, offset => off_t, bytes => off_t) -> c_int)
+    resized(fd, bytes, || {
+        let _call = before(fd, || Change::Write(at(offset), bytes.unsigned_abs()));
+        stock!(POSIX_FALLOCATE(fd => c_int, offset => off_t, bytes => off_t) -> c_int)
+    })
 }
 
 /// A call that reads from one descriptor and changes another one's file: who is counted must not
@@ -362,6 +432,9 @@ fn both(from: c_int, change: impl Fn() -> InFlight) -> InFlight {
 unsafe extern "C" fn aio_write(what: *mut aiocb) -> c_int {
     // SAFETY: the caller's promise to aio_write(3).
     if let Some(what) = unsafe { what.as_ref() } {
+        if shared_io::is_shared(what.aio_fildes) {
+            shared_io::asynchronous();
+        }
         let place = at(what.aio_offset);
         drop(before(what.aio_fildes, || Change::Write(place, what.aio_nbytes as u64)));
     }

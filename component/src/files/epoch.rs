@@ -6,6 +6,7 @@
 
 use crate::files::functions;
 use crate::files::recorder::{self, ANYWHERE, Guard, NO_STREAM, id_of};
+use crate::files::shared_io;
 use crate::files::streams;
 use crate::files::system::{self, Path as Place};
 use core::ffi::c_int;
@@ -172,6 +173,9 @@ impl Beginning {
                 continue;
             }
             state.append(&path, &Entry::Writes { path: path.bytes() });
+            if shared_io::is_shared(fd) {
+                state.append(&path, &Entry::Shared { path: path.bytes() });
+            }
             let kind = recorder::stream(fd);
             if kind != NO_STREAM {
                 let is_anywhere = kind == ANYWHERE;

@@ -8,5 +8,6 @@ pub mod functions;
 pub mod names;
 pub mod reads;
 pub mod recorder;
+pub mod shared_io;
 pub mod streams;
 pub mod system;

@@ -2,6 +2,7 @@
 
 use crate::files::functions::{Function, stock};
 use crate::files::recorder::{self, Recorder, id_of};
+use crate::files::shared_io;
 use crate::files::system::{self, Path};
 use core::ffi::{CStr, c_char, c_int, c_uint};
 use libc::{off_t, stat};
@@ -109,6 +110,9 @@ unsafe fn renamed(
     // SAFETY: the caller's promise.
     let to = unsafe { place(to_folder, to) };
     let (Some(from), Some(to)) = (from, to) else { return call() };
+    if shared_io::is_known(from.bytes()) || shared_io::is_known(to.bytes()) {
+        shared_io::renamed();
+    }
     let Ok(moved) = from.stat(false) else { return call() };
     let Some(mut recorder) = recorder::enter() else { return call() };
     if recorder.is_left_out(from.bytes()) || recorder.is_left_out(to.bytes()) {
@@ -186,17 +190,25 @@ unsafe extern "C" fn renameat2(
 unsafe fn removed(folder: c_int, path: *const c_char, call: impl Fn() -> c_int) -> c_int {
     // SAFETY: the caller's promise.
     let Some(place) = (unsafe { place(folder, path) }) else { return call() };
+    if shared_io::is_known(place.bytes()) {
+        return shared_io::remove(|| removed_plainly(&place, &call));
+    }
+    removed_plainly(&place, &call)
+}
+
+/// The same for one that nobody repeats.
+fn removed_plainly(place: &Path, call: &impl Fn() -> c_int) -> c_int {
     let Ok(stat) = place.stat(false) else { return call() };
     let Some(mut recorder) = recorder::enter() else { return call() };
     if recorder.is_left_out(place.bytes()) {
         return call();
     }
     if stat.st_mode & libc::S_IFMT != libc::S_IFDIR {
-        recorder.before_removal(&place, &stat);
+        recorder.before_removal(place, &stat);
         return call();
     }
     let (path, mode) = (place.bytes(), stat.st_mode & 0o7777);
-    recorder.append(&place, &Entry::RemovedFolder { path, mode });
+    recorder.append(place, &Entry::RemovedFolder { path, mode });
     let result = call();
     if result != 0 {
         recorder.journal.take_back();

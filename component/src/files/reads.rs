@@ -8,6 +8,7 @@
 
 use crate::files::functions::{Function, stock};
 use crate::files::recorder::{self, InFlight, NUMBERS, Recorder, id_of};
+use crate::files::shared_io;
 use crate::files::system::{self, Path};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -150,13 +151,21 @@ impl Recorder {
 }
 
 unsafe extern "C" fn read(fd: c_int, to: *mut c_void, bytes: size_t) -> ssize_t {
+    let read = || stock!(READ(fd => c_int, to => *mut c_void, bytes => size_t) -> ssize_t);
+    if shared_io::is_shared(fd) && shared_io::is_short(bytes) {
+        // SAFETY: the caller's promise.
+        return unsafe { shared_io::read(fd, to, bytes, true, read) };
+    }
     let _call = before(fd);
-    stock!(READ(fd => c_int, to => *mut c_void, bytes => size_t) -> ssize_t)
+    read()
 }
 
 unsafe extern "C" fn aio_read(what: *mut aiocb) -> c_int {
     // SAFETY: the caller's promise to aio_read(3).
     if let Some(what) = unsafe { what.as_ref() } {
+        if shared_io::is_shared(what.aio_fildes) {
+            shared_io::asynchronous();
+        }
         drop(before(what.aio_fildes));
     }
     stock!(AIO_READ(what => *mut aiocb) -> c_int)
@@ -168,10 +177,17 @@ unsafe extern "C" fn read_checked(
     bytes: size_t,
     room: size_t,
 ) -> ssize_t {
+    let read = || {
+        stock!(READ_CHECKED(
+            fd => c_int, to => *mut c_void, bytes => size_t, room => size_t
+        ) -> ssize_t)
+    };
+    if shared_io::is_shared(fd) && shared_io::is_short(bytes) {
+        // SAFETY: the caller's promise.
+        return unsafe { shared_io::read(fd, to, bytes, true, read) };
+    }
     let _call = before(fd);
-    stock!(READ_CHECKED(
-        fd => c_int, to => *mut c_void, bytes => size_t, room => size_t
-    ) -> ssize_t)
+    read()
 }
 
 unsafe extern "C" fn readv(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
@@ -180,10 +196,17 @@ unsafe extern "C" fn readv(fd: c_int, vector: *const iovec, count: c_int) -> ssi
 }
 
 unsafe extern "C" fn pread(fd: c_int, to: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t {
+    let read = || {
+        stock!(PREAD(
+            fd => c_int, to => *mut c_void, bytes => size_t, offset => off_t
+        ) -> ssize_t)
+    };
+    if shared_io::is_shared(fd) && shared_io::is_short(bytes) {
+        // SAFETY: the caller's promise.
+        return unsafe { shared_io::read(fd, to, bytes, false, read) };
+    }
     let _call = before(fd);
-    stock!(PREAD(
-        fd => c_int, to => *mut c_void, bytes => size_t, offset => off_t
-    ) -> ssize_t)
+    read()
 }
 
 unsafe extern "C" fn pread_checked(

@@ -261,6 +261,7 @@ pub fn moved() {
 /// The number was closed, or is another file's now.
 pub fn forget(fd: c_int) {
     crate::files::reads::forget(fd);
+    crate::files::shared_io::forget(fd);
     if let Some(quiet) = usize::try_from(fd).ok().and_then(|fd| QUIET.get(fd)) {
         quiet.store(0, Ordering::Relaxed);
     }

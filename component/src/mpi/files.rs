@@ -1,9 +1,25 @@
 //! MPI-IO whose outcome depends on what a file holds when it is called: a set that was rolled back
-//! alone would find what it and others have written since (docs/adr/0023). C sees it, the
-//! coordinator is notified.
+//! alone would find what it and others have written since (docs/adr/0023).
+//!
+//! Files that ranks of several sets open together are repeated call by call (`files::shared_io`).
+//! What is left, C sees, and the coordinator is notified: files that are opened in another way, and
+//! shared pointers that lie in memory of a node.
 
+use crate::determinants::set_order::rustbtl_recording;
+use crate::engine::driver_state::Driver;
+use crate::engine::shared::{is_installed, shared};
+use crate::files::shared_io::{self, Call, Given, Repeater};
+use crate::mpi::windows::leaves_the_set;
+use crate::progress::wait::wait_while_held;
 use crate::sync::checkpoint_signals::mark_not_replayable;
+use crate::sync::engine_lock;
+use core::sync::atomic::Ordering;
 use rustbtl_coordination::control::ReplayBlocker;
+use rustbtl_coordination::determinants::{NondetCall, Outcome, ReplayDecision};
+use rustbtl_fragments::host::Host;
+use rustbtl_fragments::ids::CommRank;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// As glue.h numbers it.
 const SIZE: i32 = 0;
@@ -12,12 +28,108 @@ const HAS_A_SIZE: &str = "a rank asks for, or sets, the size of a file that it w
                           when it runs again the file has another one";
 const HAS_A_POINTER: &str = "a rank uses the shared pointer of a file (MPI-IO), and in which order \
                              ranks moved it is not recorded";
+const BY_ANOTHER_THREAD: &str = "a thread other than the first one uses a file that ranks of \
+                                 several sets have opened together (MPI-IO)";
+
+/// Files that are repeated, by their handles, and whether their shared pointers are, too.
+static REPEATED: Mutex<BTreeMap<usize, bool>> = Mutex::new(BTreeMap::new());
+
+fn repeated() -> MutexGuard<'static, BTreeMap<usize, bool>> {
+    REPEATED.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The program does this with a file that so many ranks have opened together. Others than the one
 /// that asks may rely on the answer, and write where others have written since: HDF5 asks on one
 /// rank, and has its metadata written by any of them.
-pub fn seen(how: i32, ranks: u32) {
+pub fn seen(how: i32, ranks: u32, file: usize) {
+    let known = repeated().get(&file).copied();
+    if known.is_some_and(|pointer| how == SIZE || pointer) {
+        return;
+    }
     let reason = if how == SIZE { HAS_A_SIZE } else { HAS_A_POINTER };
     let blocker = if ranks > 1 { ReplayBlocker::Others } else { ReplayBlocker::Set };
     mark_not_replayable(reason, blocker);
+}
+
+/// A file is opened next, to be written to, by the ranks of a communicator: how many descriptors of
+/// shared files there were. Negative: it is not repeated.
+pub fn opens(comm: u64, size: u32) -> i64 {
+    let is_for_it = is_installed() && engine_lock::is_first() && !shared().threads;
+    if !is_for_it || !leaves_the_set(comm, size) {
+        return -1;
+    }
+    i64::try_from(shared_io::opening(true)).unwrap_or(-1)
+}
+
+/// It was opened, as `file`; null: it was not.
+pub fn opened(comm: u64, size: u32, before: i64, file: usize) {
+    if before < 0 {
+        return;
+    }
+    let now = shared_io::opening(false);
+    if file == 0 || usize::try_from(before).is_ok_and(|before| before == now) {
+        return;
+    }
+    let mut driver = shared().enter();
+    // Open MPI has shared pointers in memory where that is possible.
+    let over_nodes = (0..size).any(|rank| {
+        let peer = driver.host.resolve(comm, CommRank(rank));
+        driver.host.peers.rank() != peer.0 && !driver.neighbours.contains(&peer)
+    });
+    shared().deliver(driver);
+    repeated().insert(file, over_nodes);
+}
+
+/// It is closed.
+pub fn closed(file: usize) {
+    repeated().remove(&file);
+}
+
+/// In MPI_Init.
+pub fn install() {
+    shared_io::install(Repeater { repeat, refuse });
+}
+
+fn refuse(why: &'static str) {
+    mark_not_replayable(why, ReplayBlocker::Others);
+}
+
+/// Nobody takes a snapshot between the call and its record: the engine is held.
+fn repeat(call: Call, bytes: u64, make: &mut dyn FnMut() -> i64) -> Given {
+    if !is_installed() {
+        return Given::Now(make());
+    }
+    let shared = shared();
+    let driver = if engine_lock::is_first() { shared.enter_unless_inside() } else { None };
+    let Some(mut driver) = driver else {
+        refuse(BY_ANOTHER_THREAD);
+        return Given::Now(make());
+    };
+    while driver.host.windows.holds {
+        drop(driver);
+        wait_while_held(shared);
+        driver = shared.enter();
+    }
+    let given = if rustbtl_recording.load(Ordering::Acquire) != 0 {
+        driver.repeat_file_call(NondetCall::file(call as u8, bytes), make)
+    } else {
+        Given::Now(make())
+    };
+    shared.deliver(driver);
+    given
+}
+
+impl Driver {
+    fn repeat_file_call(&mut self, question: NondetCall, make: &mut dyn FnMut() -> i64) -> Given {
+        let given = match self.replay_decision(question) {
+            ReplayDecision::Await(Outcome::Value(value)) => Given::Before(value.cast_signed()),
+            ReplayDecision::Execute => Given::Now(make()),
+            ReplayDecision::Await(_) | ReplayDecision::ReportNothing => {
+                self.host.replay_diverged(&format!("{question} gave something else"))
+            }
+        };
+        let (Given::Now(value) | Given::Before(value)) = given;
+        self.record_outcome(question, Some(Outcome::Value(value.cast_unsigned())));
+        given
+    }
 }

@@ -39,7 +39,7 @@ pub fn seen(how: i32, comm: u64, size: u32) {
 }
 
 /// Is one of these ranks not in this process's set?
-fn leaves_the_set(comm: u64, size: u32) -> bool {
+pub(crate) fn leaves_the_set(comm: u64, size: u32) -> bool {
     if !is_installed() {
         return false;
     }

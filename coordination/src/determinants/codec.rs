@@ -22,6 +22,7 @@ const DATE: u8 = 9;
 const READINGS: u8 = 10;
 const APPLIED: u8 = 11;
 const APPLIED_GROUP: u8 = 12;
+const FOUND_VALUE: u8 = 13;
 
 /// Bytes that are no determinant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -172,6 +173,7 @@ fn encode_found(call: &NondetCall, outcome: &Outcome, out: &mut Vec<u8>) {
         Outcome::Cancelled(Some(_)) => CANCELLED,
         Outcome::Cancelled(None) => CANCELLED_LATE,
         Outcome::Time(_) => FOUND_TIME,
+        Outcome::Value(_) => FOUND_VALUE,
     };
     out.push(kind);
     put_call(out, call);
@@ -188,7 +190,7 @@ fn encode_found(call: &NondetCall, outcome: &Outcome, out: &mut Vec<u8>) {
             put(out, message.sequence.0);
         }
         Outcome::Cancelled(Some(receive)) => put_receive(out, receive),
-        Outcome::Time(time) => put(out, *time),
+        Outcome::Time(number) | Outcome::Value(number) => put(out, *number),
     }
 }
 
@@ -231,7 +233,7 @@ pub fn decode(from: &mut &[u8]) -> Result<Determinant, CodecError> {
         }
         _ => {
             let call = match kind {
-                FOUND_DONE..=FOUND_TIME => take_call(from)?,
+                FOUND_DONE..=FOUND_TIME | FOUND_VALUE => take_call(from)?,
                 _ => return Err(CodecError::Kind(kind)),
             };
             let outcome = decode_outcome(kind, from)?;
@@ -260,6 +262,7 @@ fn decode_outcome(kind: u8, from: &mut &[u8]) -> Result<Outcome, CodecError> {
         }),
         CANCELLED => Outcome::Cancelled(Some(take_receive(from)?)),
         FOUND_TIME => Outcome::Time(take(from)?),
+        FOUND_VALUE => Outcome::Value(take(from)?),
         _ => Outcome::Cancelled(None),
     })
 }

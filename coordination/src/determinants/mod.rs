@@ -70,6 +70,8 @@ pub enum CallKind {
     Cancel = 9,
     /// MPI_Wtime. It finds nothing when it gives the same time as before.
     Clock = 10,
+    /// A system call of MPI-IO on a file that ranks of several sets have opened together.
+    File = 11,
 }
 
 impl CallKind {
@@ -78,7 +80,7 @@ impl CallKind {
         Self::ALL.into_iter().find(|call| *call as u8 == number)
     }
 
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Test,
         Self::TestAll,
         Self::TestAny,
@@ -89,6 +91,7 @@ impl CallKind {
         Self::Claim,
         Self::Cancel,
         Self::Clock,
+        Self::File,
     ];
 }
 
@@ -111,6 +114,11 @@ impl NondetCall {
 
     /// MPI_Wtime.
     pub const CLOCK: Self = Self { kind: CallKind::Clock, arguments: 0 };
+
+    /// A call on a file: which, and how many bytes.
+    pub fn file(call: u8, bytes: u64) -> Self {
+        Self { kind: CallKind::File, arguments: mix(bytes, u64::from(call)) }
+    }
 
     /// A probe. `context`: MPI's id; any source and any tag are as MPI's C constants are.
     pub fn probe(call: CallKind, context: u16, source: i32, tag: i32) -> Self {
@@ -144,6 +152,8 @@ pub enum Outcome {
     Cancelled(Option<ReceiveName>),
     /// The time that the program read, in nanoseconds.
     Time(u64),
+    /// What a call on a file has returned, or bytes that it has read; as it lies in memory.
+    Value(u64),
 }
 
 /// Outcome of one nondeterministic event, or of a run of them.

@@ -6,6 +6,7 @@
 use super::job::TestJob;
 use super::local_storage;
 use super::mpi::{self, Over};
+use super::mpi_io;
 use super::node_failure::{COMPLETE, must_be_clean};
 use super::scratch::Scratch;
 use super::summary::Tier;
@@ -160,6 +161,7 @@ const LIVE: [(&str, &Program, Shape, &[&str], usize); 9] = [
 pub fn run(tier: &mut Tier) {
     live(tier, &Over::Component, LIVE.len());
     of_several_sets(tier, &Over::Component, SHARED.len());
+    mpi_io::run(tier);
     let title = "contents of files: what has no room is named, and ends a rollback: 2 × 1";
     tier.check(title, without_room);
     tier.check("contents of files: the whole job is restarted: 2 × 2", restarted);

@@ -22,6 +22,7 @@ mod local_storage;
 mod lost_output;
 mod miri;
 pub mod mpi;
+mod mpi_io;
 mod mpich;
 mod node_failure;
 mod node_names;

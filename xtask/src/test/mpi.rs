@@ -413,6 +413,13 @@ fn compile_to(program: &Path, source: &Path, over: &Over, options: &[&str]) -> R
         command.arg("-Wno-error");
     }
     command.args(options).args(["-O2", "-o"]).arg(program).arg(source);
+    let text = fs::read_to_string(source).unwrap_or_default();
+    if matches!(over, Over::Component) && text.contains("mpix_correlated.h") {
+        // It requests checkpoints itself.
+        let here = paths::mca().display().to_string();
+        command.args([format!("-I{here}"), format!("-L{here}"), format!("-Wl,-rpath,{here}")]);
+        command.args(["-Wl,--no-as-needed", "-lmpix_correlated"]);
+    }
     run::output(command.args(["-lm", "-pthread"])).map(drop)
 }
 

@@ -63,6 +63,11 @@ impl Reads {
         self.0.keys()
     }
 
+    /// Is it one of them?
+    pub(super) fn has(&self, path: &[u8]) -> bool {
+        self.0.contains_key(path)
+    }
+
     /// Nobody has changed it since it was read first.
     fn is_unchanged(&self, path: &[u8]) -> bool {
         let before = self.0.get(path).copied().filter(|before| *before != 0);

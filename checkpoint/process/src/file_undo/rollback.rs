@@ -1,6 +1,7 @@
 //! Undoing journals, before the process is made.
 
 use super::readers::{self, Missing, Reads};
+use super::shared::SharedFiles;
 use super::{epoch_of, journal_name};
 use crate::error::ProcessImageError;
 use crate::private_files::Folder;
@@ -101,6 +102,7 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<Vec<NotPutBack>, ProcessImageErr
     }
     let mut journals = BTreeMap::new();
     let (mut own, mut missing, mut shapes) = (BTreeSet::new(), Missing::new(), Vec::new());
+    let mut by_mpi_io = SharedFiles::new(what.epoch);
     for name in folder.names()? {
         let Some(epoch) = name.to_str().and_then(|name| epoch_of(name, "epoch-")) else { continue };
         if epoch < what.epoch {
@@ -116,6 +118,7 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<Vec<NotPutBack>, ProcessImageErr
                 without_room.push((index, path.to_vec()));
             }
             own.extend(entry.paths().into_iter().flatten().map(<[u8]>::to_vec));
+            by_mpi_io.see((epoch, index), entry);
         };
         let journal = folder.file_or_new(&name)?;
         let shown = what.folder.join(&name).display().to_string();
@@ -134,7 +137,8 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<Vec<NotPutBack>, ProcessImageErr
         let names = own.iter().chain(reads.paths()).cloned().collect();
         let theirs = shared_with_others(what.folder, &names);
         reads.must_be_alone(&theirs)?;
-        theirs.intersection(&own).cloned().collect()
+        by_mpi_io.check(|path| reads.has(path))?;
+        theirs.union(by_mpi_io.paths()).filter(|path| own.contains(*path)).cloned().collect()
     } else {
         BTreeSet::new()
     };
@@ -155,7 +159,8 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<Vec<NotPutBack>, ProcessImageErr
                 let Ok(entry) = Entry::decode(&body) else { continue };
                 let paths = || entry.paths().into_iter().flatten();
                 if let Some(path) = paths().find(|path| shared.contains(*path)) {
-                    if !matches!(entry, Entry::Writes { .. } | Entry::Missing { .. }) {
+                    let is_change = !matches!(entry, Entry::Writes { .. } | Entry::Missing { .. });
+                    if is_change && !by_mpi_io.paths().contains(path) {
                         left.add(path, SHARED);
                     }
                     continue;
@@ -322,7 +327,9 @@ fn undo(entry: &Entry<'_>, folder: &Folder, left: &mut Left) -> io::Result<()> {
     let path = |bytes: &'_ [u8]| PathBuf::from(OsStr::from_bytes(bytes));
     let exists = |path: &Path| path.symlink_metadata().is_ok();
     let done = match *entry {
-        Entry::Writes { .. } | Entry::Begun {} | Entry::Reads { .. } => Ok(()),
+        Entry::Writes { .. } | Entry::Begun {} | Entry::Reads { .. } | Entry::Shared { .. } => {
+            Ok(())
+        }
         Entry::Missing { path } => {
             left.add(path, NO_ROOM);
             Ok(())

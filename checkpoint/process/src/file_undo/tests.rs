@@ -305,3 +305,51 @@ fn journals_that_nobody_needs_are_removed() {
     journal.remove();
     assert!(!folder.exists());
 }
+
+#[test]
+fn what_sets_have_opened_together_is_left_as_it_is_by_one_of_them() {
+    let place = Place::new("mpi-io");
+    let (file, made) = (place.file("file", "0123456789"), place.0.join("made"));
+    let mut journal = place.journal("set-0.rank-0");
+    journal.begin(1);
+    journal.append(&Entry::Shared { path: bytes(&file) }).unwrap();
+    journal.append(&Entry::Begun {}).unwrap();
+    change(&mut journal, &file);
+    journal.append(&Entry::Created { path: bytes(&made), inode: 0 }).unwrap();
+    journal.append(&Entry::Shared { path: bytes(&made) }).unwrap();
+    fs::write(&made, "new").unwrap();
+    for _ in 0..2 {
+        assert_eq!(place.back("set-0.rank-0", 1, true), []);
+        assert_eq!(fs::read_to_string(&file).unwrap(), "0new456789", "its replay writes nothing");
+        assert!(made.exists());
+    }
+    assert_eq!(place.back("set-0.rank-0", 1, false), [], "all are rolled back");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "0123456789");
+    assert!(!made.exists());
+}
+
+#[test]
+fn who_has_read_or_removed_what_sets_share_is_not_rolled_back_alone() {
+    for reads in [true, false] {
+        let place = Place::new(if reads { "mpi-io-read" } else { "mpi-io-removed" });
+        let file = place.file("file", "0123456789");
+        let mut journal = place.journal("set-0.rank-0");
+        journal.begin(1);
+        journal.append(&Entry::Created { path: bytes(&file), inode: 0 }).unwrap();
+        journal.append(&Entry::Begun {}).unwrap();
+        if reads {
+            journal.note_read(bytes(&file), 5).unwrap();
+        } else {
+            let removed = Entry::Removed { path: bytes(&file), saved: b"saved-1-1" };
+            journal.append(&removed).unwrap();
+            journal.append(&Entry::Created { path: bytes(&file), inode: 0 }).unwrap();
+        }
+        journal.append(&Entry::Shared { path: bytes(&file) }).unwrap();
+        let folder = place.process("set-0.rank-0");
+        let alone = roll_back(&Rollback { folder: &folder, epoch: 1, alone: true });
+        let why = alone.unwrap_err().to_string();
+        assert!(why.contains("with the others only") && why.contains("MPI-IO"), "{why}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "0123456789", "nothing was changed");
+        assert!(roll_back(&Rollback { folder: &folder, epoch: 1, alone: false }).is_ok());
+    }
+}

@@ -18,6 +18,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// First address where the restorer is tried, and the distance to the next.
 const BASE_FIRST: u64 = 0x1000_0000_0000;
@@ -57,14 +58,34 @@ pub struct Plan<'a> {
     pub file_undo: Option<(&'a [u8], u64)>,
 }
 
+const IS_MISSING: &str = "the program had it open or mapped at the checkpoint, and it is not on \
+    this node. If it was in a folder of its node (/tmp, /dev/shm), it is lost with that node: have \
+    the program keep such files in a folder that all nodes share, or close them before a \
+    checkpoint";
+/// When all are rolled back, a file is put back by whoever has removed it: at the same time.
+const PUT_BACK_MAX: Duration = Duration::from_secs(5);
+/// Between two looks.
+const PUT_BACK_STEP: Duration = Duration::from_millis(20);
+
 /// A file that the process needs. It may be on a node that is lost.
 fn is_missing(path: &Path) -> ProcessImageError {
-    ProcessImageError::Machine {
-        what: path.display().to_string(),
-        reason: "the program had it open or mapped at the checkpoint, and it is not on this node. \
-                 If it was in a folder of its node (/tmp, /dev/shm), it is lost with that node: \
-                 have the program keep such files in a folder that all nodes share, or close them \
-                 before a checkpoint",
+    ProcessImageError::Machine { what: path.display().to_string(), reason: IS_MISSING }
+}
+
+impl Plan<'_> {
+    /// All files are there and what they were, or are so soon, if others put files back, too.
+    pub fn await_all_files(&self, alone: bool) -> Result<(), ProcessImageError> {
+        let until = Instant::now() + PUT_BACK_MAX;
+        loop {
+            match self.check_all_files() {
+                Err(ProcessImageError::Machine { reason: IS_MISSING, .. })
+                    if !alone && Instant::now() < until =>
+                {
+                    std::thread::sleep(PUT_BACK_STEP);
+                }
+                checked => return checked,
+            }
+        }
     }
 }
 

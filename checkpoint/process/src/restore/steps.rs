@@ -43,7 +43,7 @@ pub fn restore(path: &Path, options: RestoreOptions) -> Result<RestoredChild, Pr
         }
         None => Vec::new(),
     };
-    plan.check_all_files()?;
+    plan.await_all_files(options.alone)?;
     if options.payload.len() > PAYLOAD_BYTES_MAX {
         let what = format!("a payload of {} bytes", options.payload.len());
         return Err(ProcessImageError::Refused { what, reason: "64 KiB are the limit" });
