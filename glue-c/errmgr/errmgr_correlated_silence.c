@@ -143,8 +143,8 @@ static unsigned suspicious_ms(void)
 }
 
 /* Calls `see` for each connection to another host. `carrier`: is its own interface connected to
- * anything? */
-static void for_each_connection(void (*see)(int fd, unsigned ms, bool carrier, void *into),
+ * anything? False: nobody could look. */
+static bool for_each_connection(void (*see)(int fd, unsigned ms, bool carrier, void *into),
                                 void *into)
 {
     struct ifaddrs *interfaces = NULL;
@@ -165,6 +165,7 @@ static void for_each_connection(void (*see)(int fd, unsigned ms, bool carrier, v
         closedir(folder);
     }
     freeifaddrs(interfaces);
+    return NULL != folder;
 }
 
 /* What is reported: all connections, those that are silent, and which these are. */
@@ -197,7 +198,9 @@ void mca_errmgr_correlated_silence_measure(void)
 {
     measured_t measured = { .count = 0 };
     char text[1000];
-    for_each_connection(measure_one, &measured);
+    if (!for_each_connection(measure_one, &measured)) {
+        return; /* The coordinator asks again, and says that there was no answer. */
+    }
     snprintf(text, sizeof(text), "%d %d%s", measured.count, measured.silent, measured.list);
     (void) mca_errmgr_correlated_coordinator_send(RUSTBTL_KEY_QUIET, text);
 }
@@ -223,5 +226,5 @@ static void end_without_carrier(int fd, unsigned ms, bool carrier, void *unused)
 
 void mca_errmgr_correlated_silence_end_without_carrier(void)
 {
-    for_each_connection(end_without_carrier, NULL);
+    (void) for_each_connection(end_without_carrier, NULL);
 }

@@ -7,7 +7,8 @@ use super::node_failure::must_be_clean;
 use super::scratch::Scratch;
 use super::summary::Tier;
 use super::workloads::{self, Program, Shape, What};
-use crate::error::Result;
+use crate::error::{Context, Result};
+use std::fs;
 
 /// Pages that one rank writes after another one, and sizes that are asked for and set. The
 /// checkpoint has no file open.
@@ -72,7 +73,10 @@ fn survives(
     let undisturbed = program.job_over(over, shape, ITERATIONS, &scratch)?.run()?;
     let known = program.answer(&undisturbed, &scratch)?;
     let job = program.job_over(over, shape, ITERATIONS, &scratch)?.with(faults);
-    let begun = scratch.0.join("begun").display().to_string();
+    let begun = scratch.0.join("begun");
+    // That of the undisturbed run.
+    fs::remove_file(&begun).context(|| begun.display().to_string())?;
+    let begun = begun.display().to_string();
     let job = local_storage::plain(job, &scratch).with(&["--break-when", &begun]).with(BY_REQUEST);
     let replayed = |events: &str| local_storage::all_have_replayed(events, sets);
     let happened = || replayed(&local_storage::events(&scratch).unwrap_or_default());

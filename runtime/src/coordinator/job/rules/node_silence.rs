@@ -40,6 +40,10 @@ impl Job {
         }
         let asks = self.silence.unanswered.is_multiple_of(ASKED_AGAIN);
         self.silence.unanswered += 1;
+        if self.silence.unanswered == ASKED_AGAIN {
+            // Meanwhile no silence of a node is noticed.
+            self.log(json!({"event": "mpirun_unanswering", "heartbeats": ASKED_AGAIN}));
+        }
         if asks {
             self.effects.push_back(Effect::Mpirun(MpirunOrder::Measure));
         }

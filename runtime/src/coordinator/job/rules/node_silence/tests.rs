@@ -40,6 +40,7 @@ fn mpirun_is_asked_again_when_it_has_answered() {
     world.effects.clear();
     (0..33).for_each(|_| world.job.beat());
     world.poll();
+    assert_eq!(world.events("mpirun_unanswering").len(), 1, "once");
     assert_eq!(world.to_mpirun().len(), 5);
     world.job.config.recover = false;
     world.effects.clear();
