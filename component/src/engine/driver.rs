@@ -156,7 +156,7 @@ impl Driver {
     }
 
     /// Nothing has happened in a poll of a waiting loop where processors are shared. So many turns
-    /// may only ask [`TransportSet::node_has_news`]: a whole poll takes a third of the time that
+    /// may only ask whether the node has news: a whole poll takes a third of the time that
     /// the others need for theirs. Not while anything else may have to be done here.
     #[inline]
     pub fn light_turns(&self) -> u32 {
