@@ -423,13 +423,8 @@ pub extern "C" fn rustbtl_file_opens(comm: *mut c_void, size: u32) -> i64 {
 
 /// It was. See glue.h.
 #[unsafe(no_mangle)]
-pub extern "C" fn rustbtl_file_opened(
-    comm: *mut c_void,
-    size: u32,
-    before: i64,
-    file: *mut c_void,
-) {
-    files::opened(comm as u64, size, before, file.addr());
+pub extern "C" fn rustbtl_file_opened(before: i64, file: *mut c_void) {
+    files::opened(before, file.addr());
 }
 
 /// It is closed.

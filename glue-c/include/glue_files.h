@@ -17,7 +17,7 @@ void rustbtl_file(int32_t how, uint32_t ranks, void *file);
  * what the first one gave; `file`: NULL if it could not be. What is done to it is repeated, if that
  * is possible. */
 int64_t rustbtl_file_opens(void *comm, uint32_t size);
-void rustbtl_file_opened(void *comm, uint32_t size, int64_t before, void *file);
+void rustbtl_file_opened(int64_t before, void *file);
 void rustbtl_file_closed(void *file);
 
 #pragma GCC visibility pop

@@ -45,7 +45,7 @@ static int file_open(MPI_Comm comm, const char *name, int mode, MPI_Info info, M
     }
     code = PMPI_File_open(comm, name, mode, info, file);
     if (0 <= before) {
-        rustbtl_file_opened(comm, (uint32_t) size, before, MPI_SUCCESS == code ? *file : NULL);
+        rustbtl_file_opened(before, MPI_SUCCESS == code ? *file : NULL);
     }
     return code;
 }

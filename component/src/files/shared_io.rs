@@ -12,6 +12,7 @@
 
 use crate::files::recorder::{self, NUMBERS};
 use crate::files::system::{self, Path};
+use crate::sync::engine_lock;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use libc::{off_t, size_t, ssize_t};
@@ -91,10 +92,10 @@ pub fn opening(is: bool) -> usize {
     OPENED.load(Ordering::Relaxed)
 }
 
-/// Is one being opened?
+/// Is one being opened, by this thread?
 #[inline]
 pub fn is_opening() -> bool {
-    OPENING.load(Ordering::Relaxed)
+    OPENING.load(Ordering::Relaxed) && engine_lock::is_first()
 }
 
 fn bit(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
@@ -161,7 +162,10 @@ fn refuse(why: &'static str) {
 
 /// Opens one with these flags. `place`: its path as it was given.
 pub fn open(place: Option<&Path>, flags: c_int, plain: impl Fn(c_int) -> c_int) -> c_int {
-    if flags & libc::O_ACCMODE == libc::O_RDONLY {
+    // Open MPI's own files are none of the program's.
+    let is_left_out =
+        |path: &Path| recorder::enter().is_some_and(|recorder| recorder.is_left_out(path.bytes()));
+    if flags & libc::O_ACCMODE == libc::O_RDONLY || place.is_some_and(is_left_out) {
         return plain(flags);
     }
     let mut fd = -1;

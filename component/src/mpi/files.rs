@@ -2,8 +2,8 @@
 //! alone would find what it and others have written since (docs/adr/0023).
 //!
 //! Files that ranks of several sets open together are repeated call by call (`files::shared_io`).
-//! What is left, C sees, and the coordinator is notified: files that are opened in another way, and
-//! shared pointers that lie in memory of a node.
+//! What is left, C sees, and the coordinator is notified: files that are opened in another way, or
+//! by ranks of one node alone: Open MPI has their shared pointers in memory.
 
 use crate::determinants::set_order::rustbtl_recording;
 use crate::engine::driver_state::Driver;
@@ -18,7 +18,7 @@ use rustbtl_coordination::control::ReplayBlocker;
 use rustbtl_coordination::determinants::{NondetCall, Outcome, ReplayDecision};
 use rustbtl_fragments::host::Host;
 use rustbtl_fragments::ids::CommRank;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// As glue.h numbers it.
@@ -31,10 +31,10 @@ const HAS_A_POINTER: &str = "a rank uses the shared pointer of a file (MPI-IO), 
 const BY_ANOTHER_THREAD: &str = "a thread other than the first one uses a file that ranks of \
                                  several sets have opened together (MPI-IO)";
 
-/// Files that are repeated, by their handles, and whether their shared pointers are, too.
-static REPEATED: Mutex<BTreeMap<usize, bool>> = Mutex::new(BTreeMap::new());
+/// Files that are repeated, by their handles.
+static REPEATED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
-fn repeated() -> MutexGuard<'static, BTreeMap<usize, bool>> {
+fn repeated() -> MutexGuard<'static, BTreeSet<usize>> {
     REPEATED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -42,8 +42,7 @@ fn repeated() -> MutexGuard<'static, BTreeMap<usize, bool>> {
 /// that asks may rely on the answer, and write where others have written since: HDF5 asks on one
 /// rank, and has its metadata written by any of them.
 pub fn seen(how: i32, ranks: u32, file: usize) {
-    let known = repeated().get(&file).copied();
-    if known.is_some_and(|pointer| how == SIZE || pointer) {
+    if repeated().contains(&file) {
         return;
     }
     let reason = if how == SIZE { HAS_A_SIZE } else { HAS_A_POINTER };
@@ -55,14 +54,26 @@ pub fn seen(how: i32, ranks: u32, file: usize) {
 /// shared files there were. Negative: it is not repeated.
 pub fn opens(comm: u64, size: u32) -> i64 {
     let is_for_it = is_installed() && engine_lock::is_first() && !shared().threads;
-    if !is_for_it || !leaves_the_set(comm, size) {
+    if !is_for_it || !leaves_the_set(comm, size) || !leaves_the_node(comm, size) {
         return -1;
     }
     i64::try_from(shared_io::opening(true)).unwrap_or(-1)
 }
 
+/// Is one of these ranks on another node?
+fn leaves_the_node(comm: u64, size: u32) -> bool {
+    let mut driver = shared().enter();
+    let own = driver.host.peers.rank();
+    let leaves = (0..size).any(|rank| {
+        let peer = driver.host.resolve(comm, CommRank(rank));
+        peer.0 != own && !driver.neighbours.contains(&peer)
+    });
+    shared().deliver(driver);
+    leaves
+}
+
 /// It was opened, as `file`; null: it was not.
-pub fn opened(comm: u64, size: u32, before: i64, file: usize) {
+pub fn opened(before: i64, file: usize) {
     if before < 0 {
         return;
     }
@@ -70,14 +81,7 @@ pub fn opened(comm: u64, size: u32, before: i64, file: usize) {
     if file == 0 || usize::try_from(before).is_ok_and(|before| before == now) {
         return;
     }
-    let mut driver = shared().enter();
-    // Open MPI has shared pointers in memory where that is possible.
-    let over_nodes = (0..size).any(|rank| {
-        let peer = driver.host.resolve(comm, CommRank(rank));
-        driver.host.peers.rank() != peer.0 && !driver.neighbours.contains(&peer)
-    });
-    shared().deliver(driver);
-    repeated().insert(file, over_nodes);
+    repeated().insert(file);
 }
 
 /// It is closed.
