@@ -26,18 +26,6 @@ static uint64_t work(int task)
     return hash;
 }
 
-/* How far may it go? Only the master knows. */
-static int limit_of(const char *gate)
-{
-    int limit = 0;
-    FILE *file = fopen(gate, "r");
-    if (!file || fscanf(file, "%d", &limit) != 1)
-        limit = 0;
-    if (file)
-        fclose(file);
-    return limit;
-}
-
 static uint64_t master(int tasks, const char *gate, int workers)
 {
     static uint64_t in[2][LARGE];
@@ -65,7 +53,7 @@ static uint64_t master(int tasks, const char *gate, int workers)
         int order[2] = { STOP, 1 };
         if (next < tasks) {
             if (next >= limit && rounds % 64 == 0)
-                limit = limit_of(gate);
+                limit = limit_in(gate); /* only the master knows */
             order[1] = next < limit;
             order[0] = order[1] ? next++ : next;
         } else {
