@@ -100,7 +100,7 @@ pub fn run(options: &InstallOptions) -> Result<()> {
         println!("named in {}", parameters.file().display());
     }
     if !searched {
-        println!("tell Open MPI: {}", tell(&to)?);
+        println!("{}", tell(&to)?);
     }
     Ok(())
 }
@@ -111,15 +111,17 @@ fn is_users(options: &InstallOptions) -> bool {
 
 /// How a user says where the components are, if nothing else does.
 fn tell(folder: &Path) -> Result<String> {
-    let folder = folder.display();
-    Ok(if build::openmpi::has_prrte()? {
-        format!(
-            "--mca mca_base_component_path {folder} --mca mca_base_component_show_load_errors {}",
-            parameters::QUIET
-        )
-    } else {
-        format!("--mca mca_base_component_path {folder}:SYSTEM_DEFAULT")
-    })
+    if !build::openmpi::has_prrte()? {
+        let folder = folder.display();
+        return Ok(format!("tell Open MPI: --mca mca_base_component_path {folder}:SYSTEM_DEFAULT"));
+    }
+    // Options of its command line are for ranks: mpirun itself and its daemons do not see them.
+    let home = env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+    let mut said = "before mpirun: export".to_string();
+    for (name, value) in Parameters::in_environment(home.as_deref(), folder)? {
+        said += &format!(" {name}={value}");
+    }
+    Ok(said)
 }
 
 /// Takes back what [`run()`] has done, and nothing else.

@@ -115,6 +115,16 @@ impl Parameters {
         write(&self.file, &text, self.mode)
     }
 
+    /// Variables for the environment of mpirun that name a folder which no file names.
+    pub fn in_environment(home: Option<&Path>, folder: &Path) -> Result<Vec<(String, String)>> {
+        let users = home.map(|home| Self::of_user(home).file);
+        let files = users.into_iter().chain(places());
+        let below: Vec<String> = files.filter_map(|file| fs::read_to_string(file).ok()).collect();
+        let own = build::component_folder()?;
+        let first: Vec<PathBuf> = has_components(&own).then_some(own).into_iter().collect();
+        Ok(variables(&with_block(None, &below, &first, folder)))
+    }
+
     /// Takes that back. What others have written stays as it is.
     pub fn forget(&self) -> Result<()> {
         let Ok(text) = fs::read_to_string(&self.file) else { return Ok(()) };
@@ -218,6 +228,19 @@ fn with_block(before: Option<&str>, below: &[String], first: &[PathBuf], folder:
     text + END + "\n"
 }
 
+/// What a text says, as variables of PMIx and of Open MPI: mpirun hands PMIx's on to daemons, and
+/// Open MPI's to the ranks, but neither to the other.
+fn variables(text: &str) -> Vec<(String, String)> {
+    let named = |prefix: &str, name: &str| {
+        value(text, name).map(|value| (format!("{prefix}_MCA_{name}"), value.to_string()))
+    };
+    ["PMIX", "OMPI"]
+        .into_iter()
+        .flat_map(|prefix| [PATH, SHOWN].map(|name| named(prefix, name)))
+        .flatten()
+        .collect()
+}
+
 /// The text without our block: Some(None) if there was no file before. None: there is no block.
 fn without_block(text: &str) -> Option<Option<String>> {
     let begin = if text.starts_with(BEGIN) { 0 } else { text.find(&format!("\n{BEGIN}"))? + 1 };
@@ -286,6 +309,19 @@ mod tests {
         assert_eq!(value(&text, PATH), Some("/usr/lib/pmix:/built"));
         let text = seen(&block(Some(system), ""), false, Some("/built"));
         assert_eq!(value(&text, PATH), Some("/usr/lib/pmix:/built"));
+    }
+
+    #[test]
+    fn the_environment_says_the_same_to_both() {
+        let said = variables(&block(None, "mca_base_component_path = /usr/lib/pmix\n"));
+        let path = "/usr/lib/pmix:/home/u/.openmpi/components".to_string();
+        let both = |prefix: &str| {
+            [
+                (format!("{prefix}_MCA_mca_base_component_path"), path.clone()),
+                (format!("{prefix}_MCA_mca_base_component_show_load_errors"), QUIET.to_string()),
+            ]
+        };
+        assert_eq!(said, [both("PMIX"), both("OMPI")].concat());
     }
 
     #[test]

@@ -26,7 +26,7 @@ const SCRIPTS: [(&str, &str); 5] = [
     ("installed by a user without rights, with parameters of PMIx", include_str!("rightless.sh")),
     ("installed for all users, and taken back", include_str!("system.sh")),
     ("installed as a Debian package, and removed", include_str!("package.sh")),
-    ("a folder of its own, named in the command line", include_str!("prefix.sh")),
+    ("a folder of its own, named in the environment", include_str!("prefix.sh")),
 ];
 
 /// What all of them use.
