@@ -433,6 +433,12 @@ pub extern "C" fn rustbtl_file_closed(file: *mut c_void) {
     files::closed(file.addr());
 }
 
+/// MPI_File_delete begins (not 0), or has ended.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_file_deletes(begins: i32) {
+    files::deletes(begins != 0);
+}
+
 /// A process with a guardian waits for the others in MPI_Finalize; `Glue::fenced` follows.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_fence() {

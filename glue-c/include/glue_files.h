@@ -19,6 +19,8 @@ void rustbtl_file(int32_t how, uint32_t ranks, void *file);
 int64_t rustbtl_file_opens(void *comm, uint32_t size);
 void rustbtl_file_opened(int64_t before, void *file);
 void rustbtl_file_closed(void *file);
+/* MPI_File_delete begins (not 0), or has ended. */
+void rustbtl_file_deletes(int32_t begins);
 
 #pragma GCC visibility pop
 

@@ -60,6 +60,15 @@ static int file_close(MPI_File *file)
     return code;
 }
 
+static int file_delete(const char *name, MPI_Info info)
+{
+    int code;
+    rustbtl_file_deletes(1);
+    code = PMPI_File_delete(name, info);
+    rustbtl_file_deletes(0);
+    return code;
+}
+
 static int get_size(MPI_File file, MPI_Offset *size)
 {
     report_size_use(file);
@@ -132,6 +141,7 @@ const rustbtl_interposed_t mca_vprotocol_correlated_interposed[] = {
     INTERPOSED(Request_get_status, mca_vprotocol_correlated_get_status),
     INTERPOSED(File_open, file_open),
     INTERPOSED(File_close, file_close),
+    INTERPOSED(File_delete, file_delete),
     INTERPOSED(File_get_size, get_size),
     INTERPOSED(File_set_size, set_size),
     INTERPOSED(File_preallocate, preallocate),

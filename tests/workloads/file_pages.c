@@ -5,7 +5,8 @@
  * the end rank 0 reads all of them.
  * The first checkpoint is asked for before iteration BEGIN; before 0 no file is open. FOLDER/begun
  * is there when much has been done since.
- * usage: file_pages ITERATIONS FOLDER GATE WAY BEGIN; WAY: "pages", or "lines" */
+ * usage: file_pages ITERATIONS FOLDER GATE WAY BEGIN; WAY: "pages", "lines", or "remade": a file is
+ * deleted before it is made again */
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <stdint.h>
@@ -28,9 +29,12 @@ static const char *name_of(int number)
     return name;
 }
 
-static MPI_File open_file(int number)
+static MPI_File open_file(int number, int is_remade)
 {
     MPI_File file;
+    if (is_remade && me == 0)
+        MPI_File_delete(name_of(number), MPI_INFO_NULL); /* maybe there is none yet */
+    MPI_Barrier(MPI_COMM_WORLD);
     const int mode = MPI_MODE_CREATE | MPI_MODE_RDWR;
     if (MPI_File_open(MPI_COMM_WORLD, name_of(number), mode, MPI_INFO_NULL, &file)) {
         fprintf(stderr, "rank %d: cannot open %s\n", me, name_of(number));
@@ -116,6 +120,7 @@ int main(int argc, char **argv)
     const int iterations = atoi(argv[1]);
     const char *gate = argc > 3 && argv[3][0] ? argv[3] : NULL, *way = argv[4];
     const int begin = atoi(argv[5]), is_lines = 0 == strcmp(way, "lines");
+    const int is_remade = 0 == strcmp(way, "remade");
     int limit = 0;
     uint64_t value, from, sum = 0, all;
     MPI_Init(&argc, &argv);
@@ -132,7 +137,7 @@ int main(int argc, char **argv)
         if (k == begin)
             checkpoint();
         if (k == 0)
-            file = open_file(0);
+            file = open_file(0, 0);
         if (k == begin + MUCH && me == 0)
             note_begun();
         MPI_Sendrecv(&value, 1, MPI_UINT64_T, (me + 1) % np, 0, &from, 1, MPI_UINT64_T,
@@ -152,7 +157,7 @@ int main(int argc, char **argv)
         }
         if (k % EVERY == EVERY - 1) {
             must(MPI_File_close(&file), "closing");
-            file = open_file((k / EVERY + 1) % FILES);
+            file = open_file((k / EVERY + 1) % FILES, is_remade);
             if (is_lines)
                 must(MPI_File_seek_shared(file, 0, MPI_SEEK_END), "seeking");
         }

@@ -2,7 +2,10 @@
  *   both      each writes its own place and reads that of the one in front of it;
  *   reader    rank 0 writes it, all others read it after its message;
  *   once      rank 0 writes it in the beginning and closes it, all others read it all the time;
- *   writers   each writes its own place, nobody reads it until the end.
+ *   writers   each writes its own place, nobody reads it until the end;
+ *   made      the same in files that rank 0 makes or empties, now this one, now that one;
+ *   removed   the same, rank 0 removes what it may find, and the last rank makes them;
+ *   log       each in its turn appends to one file.
  * What is found must be what messages say.
  * usage: file_shared ITERATIONS FOLDER GATE HOW */
 #define _GNU_SOURCE
@@ -16,7 +19,7 @@
 #include <unistd.h>
 #include "gate.h"
 
-enum { RARELY = 1 << 30 };
+enum { RARELY = 1 << 30, EVERY = 100, FILES = 8 };
 
 static int me, np;
 
@@ -47,6 +50,42 @@ static uint64_t get(int k, int file, int place)
     return value;
 }
 
+/* One of the files that are made now and then. */
+static int made_anew(int k, const char *path, int is_removed)
+{
+    char name[4200];
+    snprintf(name, sizeof name, "%s-%d", path, k / EVERY % FILES);
+    if (me == 0 && is_removed)
+        unlink(name);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (me == (is_removed ? np - 1 : 0)) {
+        int made = open(name, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        must(k, made >= 0, name);
+        close(made);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    int file = open(name, O_WRONLY);
+    must(k, file >= 0, name);
+    return file;
+}
+
+/* Of all of them, and of the log. */
+static uint64_t hash_of_files(const char *path)
+{
+    uint64_t hash = 0, word;
+    for (int i = -1; i < FILES; i++) {
+        char name[4200];
+        snprintf(name, sizeof name, i < 0 ? "%s" : "%s-%d", path, i);
+        FILE *file = fopen(name, "r");
+        while (file && 1 == fread(&word, sizeof word, 1, file))
+            hash = next(hash, word);
+        if (file)
+            fclose(file);
+        hash = next(hash ^ hash >> 31, (uint64_t) i);
+    }
+    return hash;
+}
+
 int main(int argc, char **argv)
 {
     uint64_t value, from, of_root, all;
@@ -57,6 +96,8 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
     MPI_Comm_size(MPI_COMM_WORLD, &np);
     int both = !strcmp(how, "both"), writers = !strcmp(how, "writers");
+    const int is_log = !strcmp(how, "log"), is_removed = !strcmp(how, "removed");
+    const int is_made = !strcmp(how, "made") || is_removed;
     int every = !strcmp(how, "once") ? RARELY : 1;
     snprintf(path, sizeof path, "%s/shared.%s", argv[2], how);
     if (me == 0) {
@@ -67,13 +108,26 @@ int main(int argc, char **argv)
         close(file);
     }
     MPI_Barrier(MPI_COMM_WORLD);
+    int made = -1;
+    if (is_log || is_made)
+        writers = 1;
     int access = both ? O_RDWR : writers || me == 0 ? O_WRONLY : O_RDONLY;
+    if (is_log)
+        access |= O_APPEND;
     int file = open(path, access);
     must(-1, file >= 0, path);
     value = of_root = (uint64_t) me;
     for (int k = 0; k < iterations; k++) {
         wait_at(gate, k, &limit);
-        if (both || writers || me == 0)
+        if (is_made && k % EVERY == 0) {
+            close(made);
+            made = made_anew(k, path, is_removed);
+        }
+        if (is_log)
+            must(k, k % np != me || write(file, &value, sizeof value) == sizeof value, "write");
+        else if (is_made)
+            put(k, made, me + k % EVERY * np, value);
+        else if (both || writers || me == 0)
             if (k % every == 0)
                 put(k, file, me, value);
         MPI_Sendrecv(&value, 1, MPI_UINT64_T, (me + 1) % np, 0, &from, 1, MPI_UINT64_T,
@@ -93,12 +147,14 @@ int main(int argc, char **argv)
         MPI_Barrier(MPI_COMM_WORLD);
         usleep(500);
     }
-    if (writers && me == 0) {
+    if (writers && me == 0 && !is_log && !is_made) {
         close(file);
         file = open(path, O_RDONLY);
         for (int rank = 0; rank < np; rank++)
             value = next(value, get(iterations, file, rank));
     }
+    if (me == 0 && (is_log || is_made))
+        value = next(value, hash_of_files(path));
     value = (value ^ value >> 29) * (2 * (uint64_t) me + 3);
     MPI_Reduce(&value, &all, 1, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
     if (me == 0)

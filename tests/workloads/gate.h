@@ -27,11 +27,15 @@ static int read_gate(const char *gate)
     return limit;
 }
 
-/* Who waits at the gate says so: GATE.reached is there, with the iteration before which he
+/* Rank 0 says that it waits at the gate: GATE.reached is there, with the iteration before which it
  * waits. */
 static void note_reached(const char *gate, int iteration)
 {
     char reached[4096];
+    int me;
+    MPI_Comm_rank(MPI_COMM_WORLD, &me);
+    if (me != 0)
+        return;
     snprintf(reached, sizeof reached, "%s.reached", gate);
     FILE *file = fopen(reached, "w");
     if (file) {

@@ -7,12 +7,13 @@
 //! it reads.
 
 mod journal;
+mod not_again;
 mod readers;
 mod rollback;
 mod shared;
 
 pub use journal::Journal;
-pub use rollback::{NotPutBack, Rollback, roll_back};
+pub use rollback::{NotPutBack, Rollback, RolledBack, roll_back};
 
 /// The folder of a job that has no checkpoint directory begins so: nothing in it outlives the job.
 pub const TEMPORARY: &str = ".rustbtl-";

@@ -151,6 +151,12 @@ entries! {
         /// Where it is.
         path: &'a [u8],
     }
+    /// The process emptied, resized or made the file, opened it to append, or removed or renamed
+    /// it, or wanted to: done again, that changes what others have written to it since.
+    13 NotAgain {
+        /// Where it is.
+        path: &'a [u8],
+    }
 }
 
 impl Entry<'_> {
@@ -167,7 +173,7 @@ impl Entry<'_> {
     /// The files whose change it undoes: where they are before and after it.
     pub fn paths(&self) -> [Option<&[u8]>; 2] {
         match *self {
-            Self::Begun {} => [None, None],
+            Self::Begun {} | Self::NotAgain { .. } => [None, None],
             Self::Moved { from, to } => [Some(from), Some(to)],
             Self::Writes { path }
             | Self::Created { path, .. }

@@ -99,6 +99,9 @@ fn opened_plainly(
     let text = unsafe { CStr::from_ptr(path) };
     let Some(place) = Path::given(folder, text) else { return fresh(call(flags)) };
     let Some(mut recorder) = recorder::enter() else { return fresh(call(flags)) };
+    let is_whole = flags & (libc::O_TRUNC | libc::O_APPEND) != 0;
+    // Else it is repeated.
+    let is_plain = !shared_io::is_opening();
     match place.stat(flags & libc::O_NOFOLLOW == 0) {
         Ok(stat) if system::is_regular(&stat) && !recorder.is_left_out(place.bytes()) => {
             let exclusive = libc::O_CREAT | libc::O_EXCL;
@@ -111,11 +114,17 @@ fn opened_plainly(
                 }
                 let fd = fresh(call(flags));
                 recorder.declare_open(fd);
+                if is_whole && is_plain {
+                    recorder.not_again_of(fd);
+                }
                 return fd;
             }
             // It is emptied when its content is recorded.
             let fd = fresh(call(flags & !libc::O_TRUNC));
             recorder.declare_open(fd);
+            if is_plain {
+                recorder.not_again_of(fd);
+            }
             if fd >= 0
                 && let Some(stat) = system::fstat(fd)
             {
@@ -134,6 +143,9 @@ fn opened_plainly(
             recorder.before_creation(&place);
             let fd = fresh(call(flags));
             recorder.after_creation(&place, fd);
+            if is_plain {
+                recorder.not_again_of(fd);
+            }
             fd
         }
         _ => {
@@ -289,13 +301,13 @@ fn written_at(
     match place {
         _ if !shared_io::is_shared(fd) => write(),
         Place::Offset => shared_io::write(fd, bytes(), write),
-        Place::At(_) => shared_io::write_at(bytes(), write),
+        Place::At(_) => shared_io::write_at(fd, bytes(), write),
     }
 }
 
 /// Another size.
 fn resized(fd: c_int, size: off_t, call: impl Fn() -> c_int) -> c_int {
-    if shared_io::is_shared(fd) { shared_io::resize(size.unsigned_abs(), call) } else { call() }
+    if shared_io::is_shared(fd) { shared_io::resize(fd, size.unsigned_abs(), call) } else { call() }
 }
 
 unsafe extern "C" fn write(fd: c_int, from: *const c_void, bytes: size_t) -> ssize_t {
@@ -389,6 +401,11 @@ unsafe extern "C" fn pwritev2(
 }
 
 extern "C" fn ftruncate(fd: c_int, size: off_t) -> c_int {
+    if !shared_io::is_shared(fd)
+        && let Some(mut recorder) = recorder::enter()
+    {
+        recorder.not_again_of(fd);
+    }
     resized(fd, size, || {
         let _call = before(fd, || Change::Resize(u64::try_from(size).unwrap_or(u64::MAX)));
         stock!(FTRUNCATE(fd => c_int, size => off_t) -> c_int)

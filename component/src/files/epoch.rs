@@ -154,6 +154,7 @@ impl Beginning {
         state.checkpoints.insert(checkpoint, epoch);
         state.tracker.begin_epoch(state.contents.values().sum());
         state.reads.clear();
+        state.not_again.clear();
         let folder = state.journal.folder().as_os_str().as_encoded_bytes().to_vec();
         let mut streams = Vec::new();
         for fd in numbers() {
@@ -173,6 +174,9 @@ impl Beginning {
                 continue;
             }
             state.append(&path, &Entry::Writes { path: path.bytes() });
+            if system::flags_of(fd) & libc::O_APPEND != 0 {
+                state.not_again(&path);
+            }
             if shared_io::is_shared(fd) {
                 state.append(&path, &Entry::Shared { path: path.bytes() });
             }
@@ -286,6 +290,7 @@ impl Beginning {
     /// This is a restored process. What belongs to the snapshot is in the journal, nothing else.
     pub fn restored(mut self, is_another_job: bool) {
         self.guard.journal.forget_descriptor();
+        shared_io::restored();
         self.threads_run();
         if is_another_job {
             // Its checkpoints have other numbers.
@@ -360,7 +365,7 @@ mod tests {
         recorder::stop();
 
         let back = Rollback { folder: &process, epoch: 1, alone: false };
-        assert_eq!(roll_back(&back).unwrap(), []);
+        assert_eq!(roll_back(&back).unwrap().not_put_back, []);
         for path in [stream_path, mapped_path] {
             assert_eq!(fs::read_to_string(&path).unwrap(), "0123456789", "{}", path.display());
         }

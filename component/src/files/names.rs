@@ -113,8 +113,11 @@ unsafe fn renamed(
     if shared_io::is_known(from.bytes()) || shared_io::is_known(to.bytes()) {
         shared_io::renamed();
     }
-    let Ok(moved) = from.stat(false) else { return call() };
     let Some(mut recorder) = recorder::enter() else { return call() };
+    for path in [&from, &to] {
+        recorder.not_again(path);
+    }
+    let Ok(moved) = from.stat(false) else { return call() };
     if recorder.is_left_out(from.bytes()) || recorder.is_left_out(to.bytes()) {
         return call();
     }
@@ -191,15 +194,21 @@ unsafe fn removed(folder: c_int, path: *const c_char, call: impl Fn() -> c_int) 
     // SAFETY: the caller's promise.
     let Some(place) = (unsafe { place(folder, path) }) else { return call() };
     if shared_io::is_known(place.bytes()) {
-        return shared_io::remove(|| removed_plainly(&place, &call));
+        return shared_io::remove(&place, || removed_plainly(&place, false, &call));
     }
-    removed_plainly(&place, &call)
+    if shared_io::is_deleting() {
+        return shared_io::delete(|| removed_plainly(&place, false, &call));
+    }
+    removed_plainly(&place, true, &call)
 }
 
 /// The same for one that nobody repeats.
-fn removed_plainly(place: &Path, call: &impl Fn() -> c_int) -> c_int {
-    let Ok(stat) = place.stat(false) else { return call() };
+fn removed_plainly(place: &Path, is_plain: bool, call: &impl Fn() -> c_int) -> c_int {
     let Some(mut recorder) = recorder::enter() else { return call() };
+    if is_plain {
+        recorder.not_again(place);
+    }
+    let Ok(stat) = place.stat(false) else { return call() };
     if recorder.is_left_out(place.bytes()) {
         return call();
     }
@@ -327,6 +336,7 @@ unsafe extern "C" fn truncate(path: *const c_char, size: off_t) -> c_int {
     if let (Some(recorder), Some(place)) = (&mut recorder, &place)
         && !recorder.is_left_out(place.bytes())
     {
+        recorder.not_again(place);
         recorder.before_resize(place, u64::try_from(size).unwrap_or(u64::MAX));
     }
     stock!(TRUNCATE(path => *const c_char, size => off_t) -> c_int)

@@ -88,6 +88,7 @@ fn note(fd: c_int) -> InFlight {
     };
     let Some(stat) = system::fstat(fd) else { return InFlight::NONE };
     if !system::is_regular(&stat) || stat.st_nlink == 0 {
+        shared_io::must_be_there(fd);
         set(false);
         return InFlight::NONE;
     }
@@ -105,7 +106,7 @@ fn note(fd: c_int) -> InFlight {
 }
 
 /// FNV-1a.
-fn hash_of(path: &[u8]) -> u64 {
+pub(super) fn hash_of(path: &[u8]) -> u64 {
     let add = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     path.iter().fold(0xcbf2_9ce4_8422_2325, add)
 }

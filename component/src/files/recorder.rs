@@ -11,6 +11,7 @@
 //! 2. A number that is quiet is so for this epoch, and until it is closed.
 //! 3. A copy of the process that fork(2) has made records nothing.
 
+use crate::files::reads::hash_of;
 use crate::files::system::{self, Path};
 use crate::sync::checkpoint_signals;
 use crate::sync::lock::Lock;
@@ -65,6 +66,8 @@ pub struct Recorder {
     pub(super) saved_as: BTreeMap<FileId, Vec<u8>>,
     /// Noted as read in this epoch, with a hash of the path.
     pub(super) reads: BTreeSet<(FileId, u64)>,
+    /// Hashes of paths that were noted in this epoch by [`Recorder::not_again`].
+    pub(super) not_again: BTreeSet<u64>,
     saved: u64,
     is_named: bool,
 }
@@ -139,6 +142,7 @@ pub fn start(journal: Journal, budget: u64, session: Vec<u8>) {
         session,
         saved_as: BTreeMap::new(),
         reads: BTreeSet::new(),
+        not_again: BTreeSet::new(),
         saved: 0,
         is_named: false,
     };
@@ -435,6 +439,23 @@ impl Recorder {
     pub fn append(&mut self, path: &Path, entry: &Entry<'_>) {
         if self.is_recording() && self.journal.append(entry).is_err() {
             self.name(path);
+        }
+    }
+
+    /// What is done to it must not be done again where others write to it.
+    pub fn not_again(&mut self, path: &Path) {
+        let is_noted = !self.is_recording() || self.is_left_out(path.bytes());
+        if !is_noted && self.not_again.insert(hash_of(path.bytes())) {
+            self.append(path, &Entry::NotAgain { path: path.bytes() });
+        }
+    }
+
+    /// The same, of an open file.
+    pub fn not_again_of(&mut self, fd: c_int) {
+        if fd >= 0
+            && let Some(path) = Path::of_descriptor(fd)
+        {
+            self.not_again(&path);
         }
     }
 

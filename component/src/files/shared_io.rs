@@ -32,6 +32,9 @@ const ASYNCHRONOUS: &str = "a rank reads or writes a file without waiting (MPI-I
 const RENAMED: &str = "a rank has given another name to a file that ranks of several sets have \
                        opened together (MPI-IO)";
 
+const GONE: &str = "a file that ranks of several sets have opened together (MPI-IO) is used, but \
+                    others have removed it since the checkpoint";
+
 /// Which call is repeated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -50,6 +53,8 @@ pub enum Call {
     Content = 6,
     /// unlink(2).
     Remove = 7,
+    /// The same of a name that no such file has had until then: what was there before is put back.
+    Delete = 8,
 }
 
 /// What a call gave.
@@ -66,6 +71,8 @@ pub enum Given {
 pub struct Repeater {
     /// A call, so many bytes, and how it is made.
     pub repeat: fn(Call, u64, &mut dyn FnMut() -> i64) -> Given,
+    /// What was to be repeated goes another way; does not return.
+    pub diverged: fn(&str) -> !,
     /// No set is rolled back alone any more, and why.
     pub refuse: fn(&'static str),
 }
@@ -73,10 +80,15 @@ pub struct Repeater {
 static REPEATER: OnceLock<Repeater> = OnceLock::new();
 /// Descriptors of such files, a bit each.
 static SHARED: [AtomicU64; NUMBERS / 64] = [const { AtomicU64::new(0) }; NUMBERS / 64];
+/// Those of them that stand for a file that was removed: while the process repeats what it did
+/// before it failed, nothing is done to them.
+static REMOVED: [AtomicU64; NUMBERS / 64] = [const { AtomicU64::new(0) }; NUMBERS / 64];
 /// How many were opened.
 static OPENED: AtomicUsize = AtomicUsize::new(0);
 /// The program's first thread opens one.
 static OPENING: AtomicBool = AtomicBool::new(false);
+/// The program's first thread is in MPI_File_delete.
+static DELETING: AtomicBool = AtomicBool::new(false);
 /// Their paths, of those that are closed, too.
 static PATHS: Mutex<BTreeSet<Vec<u8>>> = Mutex::new(BTreeSet::new());
 
@@ -98,21 +110,61 @@ pub fn is_opening() -> bool {
     OPENING.load(Ordering::Relaxed) && engine_lock::is_first()
 }
 
-fn bit(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
+/// The program's first thread is in MPI_File_delete, or no longer.
+pub fn deleting(is: bool) {
+    DELETING.store(is && REPEATER.get().is_some() && recorder::is_on(), Ordering::Relaxed);
+}
+
+/// Is a file being deleted, by this thread?
+pub fn is_deleting() -> bool {
+    DELETING.load(Ordering::Relaxed) && engine_lock::is_first()
+}
+
+fn bit(of: &'static [AtomicU64], fd: c_int) -> Option<(&'static AtomicU64, u64)> {
     let fd = usize::try_from(fd).ok()?;
-    Some((SHARED.get(fd / 64)?, 1 << (fd % 64)))
+    Some((of.get(fd / 64)?, 1 << (fd % 64)))
+}
+
+fn is_set(of: &'static [AtomicU64], fd: c_int) -> bool {
+    bit(of, fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+}
+
+fn set(of: &'static [AtomicU64], fd: c_int) {
+    if let Some((word, bit)) = bit(of, fd) {
+        word.fetch_or(bit, Ordering::Relaxed);
+    }
 }
 
 /// Is it the descriptor of one?
 #[inline]
 pub fn is_shared(fd: c_int) -> bool {
-    bit(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    is_set(&SHARED, fd)
 }
 
 /// The number was closed, or is another file's.
 pub fn forget(fd: c_int) {
-    if let Some((word, bit)) = bit(fd).filter(|(word, _)| word.load(Ordering::Relaxed) != 0) {
-        word.fetch_and(!bit, Ordering::Relaxed);
+    for of in [&SHARED, &REMOVED] {
+        if let Some((word, bit)) = bit(of, fd).filter(|(word, _)| word.load(Ordering::Relaxed) != 0)
+        {
+            word.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+}
+
+/// This is a restored process. Some were removed since its snapshot: the restorer has put memory in
+/// their place.
+pub fn restored() {
+    for fd in (0..NUMBERS as c_int).filter(|fd| is_shared(*fd)) {
+        if system::fstat(fd).is_some_and(|stat| stat.st_nlink == 0) {
+            set(&REMOVED, fd);
+        }
+    }
+}
+
+/// It is read or written for the first time, by no call that is repeated.
+pub fn must_be_there(fd: c_int) {
+    if let Some(repeater) = REPEATER.get().filter(|_| is_set(&REMOVED, fd)) {
+        (repeater.diverged)(GONE);
     }
 }
 
@@ -168,7 +220,7 @@ pub fn open(place: Option<&Path>, flags: c_int, plain: impl Fn(c_int) -> c_int) 
     if flags & libc::O_ACCMODE == libc::O_RDONLY || place.is_some_and(is_left_out) {
         return plain(flags);
     }
-    let mut fd = -1;
+    let (mut fd, mut is_removed) = (-1, false);
     let given = repeat(Call::Open, 0, &mut || {
         fd = plain(flags);
         code(fd.min(0) as isize)
@@ -182,6 +234,7 @@ pub fn open(place: Option<&Path>, flags: c_int, plain: impl Fn(c_int) -> c_int) 
                 // It was removed since: nothing is done to it any more.
                 // SAFETY: a name.
                 fd = unsafe { libc::memfd_create(c"removed".as_ptr(), libc::MFD_CLOEXEC) };
+                is_removed = true;
             }
         }
     }
@@ -190,6 +243,9 @@ pub fn open(place: Option<&Path>, flags: c_int, plain: impl Fn(c_int) -> c_int) 
         && let Some(place) = place
     {
         note(place);
+    }
+    if is_removed {
+        set(&REMOVED, fd);
     }
     fd
 }
@@ -218,15 +274,16 @@ fn register(fd: c_int) -> bool {
         note(&path);
     }
     OPENED.fetch_add(1, Ordering::Relaxed);
-    if let Some((word, bit)) = bit(fd) {
-        word.fetch_or(bit, Ordering::Relaxed);
-    }
+    set(&SHARED, fd);
     true
 }
 
-/// A call that changes one and gives what it says.
-fn change(call: Call, bytes: u64, mut make: impl FnMut() -> isize) -> Given {
-    repeat(call, bytes, &mut || code(make()))
+/// A call on one.
+fn change(fd: c_int, call: Call, bytes: u64, mut make: impl FnMut() -> isize) -> Given {
+    repeat(call, bytes, &mut || {
+        must_be_there(fd);
+        code(make())
+    })
 }
 
 fn given(given: Given) -> isize {
@@ -236,13 +293,13 @@ fn given(given: Given) -> isize {
 }
 
 /// Writes somewhere.
-pub fn write_at(bytes: u64, make: impl FnMut() -> ssize_t) -> ssize_t {
-    given(change(Call::Write, bytes, make))
+pub fn write_at(fd: c_int, bytes: u64, make: impl FnMut() -> ssize_t) -> ssize_t {
+    given(change(fd, Call::Write, bytes, make))
 }
 
 /// Writes where the descriptor is, which moves it.
 pub fn write(fd: c_int, bytes: u64, make: impl FnMut() -> ssize_t) -> ssize_t {
-    let what = change(Call::Write, bytes, make);
+    let what = change(fd, Call::Write, bytes, make);
     if let Given::Before(moved) = what
         && moved > 0
     {
@@ -253,13 +310,13 @@ pub fn write(fd: c_int, bytes: u64, make: impl FnMut() -> ssize_t) -> ssize_t {
 }
 
 /// Changes its size.
-pub fn resize(size: u64, mut make: impl FnMut() -> c_int) -> c_int {
-    given(change(Call::Resize, size, || make() as isize)) as c_int
+pub fn resize(fd: c_int, size: u64, mut make: impl FnMut() -> c_int) -> c_int {
+    given(change(fd, Call::Resize, size, || make() as isize)) as c_int
 }
 
 /// Moves the descriptor to its end, and `make` does.
 pub fn seek_end(fd: c_int, mut make: impl FnMut() -> off_t) -> off_t {
-    let what = change(Call::End, 0, || make() as isize);
+    let what = change(fd, Call::End, 0, || make() as isize);
     if let Given::Before(at) = what
         && at >= 0
     {
@@ -285,7 +342,7 @@ pub unsafe fn read(
     moves: bool,
     make: impl FnMut() -> ssize_t,
 ) -> ssize_t {
-    let what = change(Call::Read, bytes as u64, make);
+    let what = change(fd, Call::Read, bytes as u64, make);
     let count = given(what);
     let Some(read) = usize::try_from(count).ok().filter(|read| *read > 0) else { return count };
     let mut word = [0; READ_MAX];
@@ -306,8 +363,26 @@ pub unsafe fn read(
 }
 
 /// Removes one by its name.
-pub fn remove(mut make: impl FnMut() -> c_int) -> c_int {
-    given(change(Call::Remove, 0, || make() as isize)) as c_int
+pub fn remove(place: &Path, mut make: impl FnMut() -> c_int) -> c_int {
+    let mut make = || {
+        // Who undoes it must know before the removal that it is repeated.
+        if let Some(mut recorder) =
+            recorder::enter().filter(|known| !known.is_left_out(place.bytes()))
+        {
+            recorder.append(place, &Entry::Shared { path: place.bytes() });
+        }
+        code(make() as isize)
+    };
+    given(repeat(Call::Remove, 0, &mut make)) as c_int
+}
+
+/// Removes a name by MPI_File_delete, often of a file that ranks open together next: where there
+/// was none, there may be one by the time that this is repeated.
+pub fn delete(mut make: impl FnMut() -> c_int) -> c_int {
+    match repeat(Call::Delete, 0, &mut || code(make() as isize)) {
+        Given::Before(0..) => make(),
+        none => given(none) as c_int,
+    }
 }
 
 /// It is read or written while the program goes on.

@@ -163,6 +163,9 @@ unsafe fn opened(
     if fd >= 0 {
         recorder.stream_opened(fd, mode);
     }
+    if matches!(mode, Mode::Empties | Mode::Appends) {
+        recorder.not_again_of(fd);
+    }
     stream
 }
 

@@ -7,17 +7,18 @@
 
 use crate::determinants::set_order::rustbtl_recording;
 use crate::engine::driver_state::Driver;
+use crate::engine::recording::ROLLBACK_MAX;
 use crate::engine::shared::{is_installed, shared};
 use crate::files::shared_io::{self, Call, Given, Repeater};
 use crate::mpi::windows::leaves_the_set;
 use crate::progress::wait::wait_while_held;
-use crate::sync::checkpoint_signals::mark_not_replayable;
+use crate::sync::checkpoint_signals::{mark_not_replayable, report_divergence};
 use crate::sync::engine_lock;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use rustbtl_coordination::control::ReplayBlocker;
 use rustbtl_coordination::determinants::{NondetCall, Outcome, ReplayDecision};
 use rustbtl_fragments::host::Host;
-use rustbtl_fragments::ids::CommRank;
+use rustbtl_fragments::ids::{CommRank, PeerId};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -89,9 +90,28 @@ pub fn closed(file: usize) {
     repeated().remove(&file);
 }
 
+/// This process.
+static RANK: AtomicU32 = AtomicU32::new(0);
+
+/// MPI_File_delete begins, or has ended.
+pub fn deletes(begins: bool) {
+    shared_io::deleting(begins && is_installed() && engine_lock::is_first() && !shared().threads);
+}
+
 /// In MPI_Init.
-pub fn install() {
-    shared_io::install(Repeater { repeat, refuse });
+pub fn install(rank: u32) {
+    RANK.store(rank, Ordering::Relaxed);
+    shared_io::install(Repeater { repeat, diverged, refuse });
+}
+
+/// The engine may be held by this thread, or by nobody: a rollback of all ends this process.
+fn diverged(problem: &str) -> ! {
+    let shared = shared();
+    if !report_divergence(PeerId(RANK.load(Ordering::Relaxed)), problem) {
+        shared.glue.fatal("divergence", &[problem]);
+    }
+    std::thread::sleep(ROLLBACK_MAX);
+    shared.glue.fatal("divergence", &[problem])
 }
 
 fn refuse(why: &'static str) {

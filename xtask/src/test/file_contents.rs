@@ -60,7 +60,7 @@ const fn shared(name: &'static str, arguments: &'static [&'static str]) -> Progr
     Program { name, what: What::Hash { source, iterations, arguments } }
 }
 /// How, what happens, and whether others are rolled back with the set of which a program is killed.
-const SHARED: [(Program, &[&str], bool); 4] = [
+const SHARED: [(Program, &[&str], bool); 7] = [
     (
         shared("each reads what another one writes", &["FOLDER", "GATE", "both"]),
         &["--kill-rank-after-checkpoint", "3@1"],
@@ -86,6 +86,21 @@ const SHARED: [(Program, &[&str], bool); 4] = [
         shared("nobody reads it", &["FOLDER", "GATE", "writers"]),
         &["--kill-rank-after-checkpoint", "3@1"],
         false,
+    ),
+    (
+        shared("one makes them, all write", &["FOLDER", "GATE", "made"]),
+        &["--kill-rank-after-checkpoint", "1@1"],
+        true,
+    ),
+    (
+        shared("one removes them, another one makes them", &["FOLDER", "GATE", "removed"]),
+        &["--kill-rank-after-checkpoint", "1@1"],
+        true,
+    ),
+    (
+        shared("all append", &["FOLDER", "GATE", "log"]),
+        &["--kill-rank-after-checkpoint", "3@1"],
+        true,
     ),
 ];
 /// Of a millisecond and more.

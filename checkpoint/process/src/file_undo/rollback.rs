@@ -1,5 +1,6 @@
 //! Undoing journals, before the process is made.
 
+use super::not_again::NotAgain;
 use super::readers::{self, Missing, Reads};
 use super::shared::SharedFiles;
 use super::{epoch_of, journal_name};
@@ -23,6 +24,16 @@ pub struct Rollback<'a> {
     pub epoch: u64,
     /// Processes of other sets continue: what they write to, too, is left as it is.
     pub alone: bool,
+}
+
+/// What came of a rollback.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RolledBack {
+    /// What could not be put back.
+    pub not_put_back: Vec<NotPutBack>,
+    /// Paths that ranks of several sets have opened together by MPI-IO, where the process is rolled
+    /// back alone: those files were left as they are.
+    pub shared: BTreeSet<Vec<u8>>,
 }
 
 /// A file that is not what it was at the checkpoint, and why.
@@ -85,13 +96,13 @@ impl Opened {
     }
 }
 
-/// Puts back what the process has changed since its snapshot; gives what could not be. May be
-/// repeated where it has failed or was killed (invariant 3).
-pub fn roll_back(what: &Rollback<'_>) -> Result<Vec<NotPutBack>, ProcessImageError> {
+/// Puts back what the process has changed since its snapshot. May be repeated where it has failed
+/// or was killed (invariant 3).
+pub fn roll_back(what: &Rollback<'_>) -> Result<RolledBack, ProcessImageError> {
     let folder = match Folder::open(what.folder) {
         // It has never written to a file; or its folder is gone with its node, and so are those
         // files.
-        Err(error) if error.is_missing() => return Ok(Vec::new()),
+        Err(error) if error.is_missing() => return Ok(RolledBack::default()),
         opened => opened?,
     };
     // Of a rollback that was interrupted, maybe one to another snapshot.
@@ -103,6 +114,7 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<Vec<NotPutBack>, ProcessImageErr
     let mut journals = BTreeMap::new();
     let (mut own, mut missing, mut shapes) = (BTreeSet::new(), Missing::new(), Vec::new());
     let mut by_mpi_io = SharedFiles::new(what.epoch);
+    let mut not_again = NotAgain::new(what.epoch);
     for name in folder.names()? {
         let Some(epoch) = name.to_str().and_then(|name| epoch_of(name, "epoch-")) else { continue };
         if epoch < what.epoch {
@@ -119,6 +131,7 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<Vec<NotPutBack>, ProcessImageErr
             }
             own.extend(entry.paths().into_iter().flatten().map(<[u8]>::to_vec));
             by_mpi_io.see((epoch, index), entry);
+            not_again.see(epoch, entry);
         };
         let journal = folder.file_or_new(&name)?;
         let shown = what.folder.join(&name).display().to_string();
@@ -134,11 +147,12 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<Vec<NotPutBack>, ProcessImageErr
     readers::must_be_unread(&folder, what.epoch, &missing, what.alone)?;
     let shared = if what.alone {
         let reads = Reads::since(&folder, what.epoch)?;
-        let names = own.iter().chain(reads.paths()).cloned().collect();
+        let names = own.iter().chain(reads.paths()).chain(not_again.paths()).cloned().collect();
         let theirs = shared_with_others(what.folder, &names);
         reads.must_be_alone(&theirs)?;
+        not_again.must_be_alone(theirs.iter().filter(|path| !by_mpi_io.has(path)))?;
         by_mpi_io.check(|path| reads.has(path))?;
-        theirs.union(by_mpi_io.paths()).filter(|path| own.contains(*path)).cloned().collect()
+        own.iter().filter(|path| theirs.contains(*path) || by_mpi_io.has(path)).cloned().collect()
     } else {
         BTreeSet::new()
     };
@@ -160,7 +174,7 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<Vec<NotPutBack>, ProcessImageErr
                 let paths = || entry.paths().into_iter().flatten();
                 if let Some(path) = paths().find(|path| shared.contains(*path)) {
                     let is_change = !matches!(entry, Entry::Writes { .. } | Entry::Missing { .. });
-                    if is_change && !by_mpi_io.paths().contains(path) {
+                    if is_change && !by_mpi_io.has(path) {
                         left.add(path, SHARED);
                     }
                     continue;
@@ -194,7 +208,8 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<Vec<NotPutBack>, ProcessImageErr
     }
     drop(journals);
     kept.put_back(&folder, what.epoch)?;
-    Ok(left.0)
+    let shared = if what.alone { by_mpi_io.into_paths() } else { BTreeSet::new() };
+    Ok(RolledBack { not_put_back: left.0, shared })
 }
 
 /// What is not undone, and stays in the journal for a rollback of all: entries of files that others
@@ -327,9 +342,11 @@ fn undo(entry: &Entry<'_>, folder: &Folder, left: &mut Left) -> io::Result<()> {
     let path = |bytes: &'_ [u8]| PathBuf::from(OsStr::from_bytes(bytes));
     let exists = |path: &Path| path.symlink_metadata().is_ok();
     let done = match *entry {
-        Entry::Writes { .. } | Entry::Begun {} | Entry::Reads { .. } | Entry::Shared { .. } => {
-            Ok(())
-        }
+        Entry::Writes { .. }
+        | Entry::Begun {}
+        | Entry::Reads { .. }
+        | Entry::Shared { .. }
+        | Entry::NotAgain { .. } => Ok(()),
         Entry::Missing { path } => {
             left.add(path, NO_ROOM);
             Ok(())

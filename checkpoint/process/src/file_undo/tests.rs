@@ -33,7 +33,8 @@ impl Place {
     }
 
     fn back(&self, name: &str, epoch: u64, alone: bool) -> Vec<NotPutBack> {
-        roll_back(&Rollback { folder: &self.process(name), epoch, alone }).unwrap()
+        let back = Rollback { folder: &self.process(name), epoch, alone };
+        roll_back(&back).unwrap().not_put_back
     }
 }
 
@@ -307,6 +308,56 @@ fn journals_that_nobody_needs_are_removed() {
 }
 
 #[test]
+fn what_would_destroy_what_others_have_written_is_not_done_again() {
+    type Doing = fn(&mut Journal, &Path);
+    let made: Doing = |journal, file| {
+        journal.append(&Entry::Created { path: bytes(file), inode: 0 }).unwrap();
+    };
+    let removed: Doing = |journal, file| {
+        journal.append(&Entry::Removed { path: bytes(file), saved: b"saved-1-1" }).unwrap();
+    };
+    let noted: Doing = |journal, file| {
+        journal.append(&Entry::NotAgain { path: bytes(file) }).unwrap();
+    };
+    let writes: Doing = |journal, file| {
+        journal.append(&Entry::Writes { path: bytes(file) }).unwrap();
+    };
+    // What was done before and after the snapshot, and whether it can be rolled back alone.
+    let cases: [(Option<Doing>, Option<Doing>, bool); 7] = [
+        (None, Some(made), false),
+        (None, Some(removed), false),
+        (None, Some(noted), false),
+        (None, Some(writes), true),
+        (Some(made), Some(writes), true),
+        (Some(removed), None, true),
+        (Some(noted), None, false), // it was opened to append to
+    ];
+    for (case, (before, after, alone)) in cases.into_iter().enumerate() {
+        let place = Place::new(&format!("not-again-{case}"));
+        let file = place.file("file", "0123456789");
+        let mut theirs = place.journal("set-1.rank-1");
+        theirs.begin(9);
+        writes(&mut theirs, &file);
+        let mut journal = place.journal("set-0.rank-0");
+        journal.begin(1);
+        before.into_iter().for_each(|did| did(&mut journal, &file));
+        journal.append(&Entry::Begun {}).unwrap();
+        after.into_iter().for_each(|did| did(&mut journal, &file));
+        let why = refusal(&place, true);
+        assert_eq!(why.is_none(), alone, "case {case}: {why:?}");
+        assert!(why.is_none_or(|why| why.contains("with them only")));
+        assert_eq!(refusal(&place, false), None, "case {case}: all together");
+    }
+    // Nobody else's.
+    let place = Place::new("not-again-own");
+    let file = place.file("file", "0123456789");
+    let mut journal = place.journal("set-0.rank-0");
+    journal.begin(1);
+    noted(&mut journal, &file);
+    assert_eq!(refusal(&place, true), None);
+}
+
+#[test]
 fn what_sets_have_opened_together_is_left_as_it_is_by_one_of_them() {
     let place = Place::new("mpi-io");
     let (file, made) = (place.file("file", "0123456789"), place.0.join("made"));
@@ -329,9 +380,33 @@ fn what_sets_have_opened_together_is_left_as_it_is_by_one_of_them() {
 }
 
 #[test]
+fn what_sets_share_may_be_removed_by_one_that_is_rolled_back_alone() {
+    let place = Place::new("mpi-io-gone");
+    let (first, later) = (place.file("first", "0123456789"), place.file("later", "others"));
+    let mut journal = place.journal("set-0.rank-0");
+    journal.begin(1);
+    journal.append(&Entry::Shared { path: bytes(&first) }).unwrap();
+    journal.append(&Entry::Begun {}).unwrap();
+    for path in [&first, &later] {
+        // That of `later` was known to be shared before the snapshot.
+        journal.append(&Entry::Shared { path: bytes(path) }).unwrap();
+        journal.append(&Entry::Removed { path: bytes(path), saved: b"saved-1-1" }).unwrap();
+        fs::remove_file(path).unwrap();
+    }
+    fs::write(&later, "made again").unwrap();
+    let folder = place.process("set-0.rank-0");
+    let back = roll_back(&Rollback { folder: &folder, epoch: 1, alone: true }).unwrap();
+    assert_eq!(back.not_put_back, []);
+    let shared: Vec<&[u8]> = back.shared.iter().map(Vec::as_slice).collect();
+    assert_eq!(shared, [bytes(&first), bytes(&later)], "whose descriptors are not opened again");
+    assert!(!first.exists());
+    assert_eq!(fs::read_to_string(&later).unwrap(), "made again");
+}
+
+#[test]
 fn who_has_read_or_removed_what_sets_share_is_not_rolled_back_alone() {
-    for reads in [true, false] {
-        let place = Place::new(if reads { "mpi-io-read" } else { "mpi-io-removed" });
+    for how in ["read", "removed", "noted"] {
+        let (reads, place) = (how == "read", Place::new(&format!("mpi-io-{how}")));
         let file = place.file("file", "0123456789");
         let mut journal = place.journal("set-0.rank-0");
         journal.begin(1);
@@ -339,6 +414,8 @@ fn who_has_read_or_removed_what_sets_share_is_not_rolled_back_alone() {
         journal.append(&Entry::Begun {}).unwrap();
         if reads {
             journal.note_read(bytes(&file), 5).unwrap();
+        } else if how == "noted" {
+            journal.append(&Entry::NotAgain { path: bytes(&file) }).unwrap();
         } else {
             let removed = Entry::Removed { path: bytes(&file), saved: b"saved-1-1" };
             journal.append(&removed).unwrap();

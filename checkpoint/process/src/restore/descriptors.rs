@@ -5,8 +5,11 @@ use crate::error::ProcessImageError;
 use crate::restore_args::MUTED_MAX;
 use rustbtl_checkpoint::image::ImageError;
 use rustbtl_checkpoint::image::record::{self, Descriptor, EpollWatch, PipeContent};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::RawFd;
+
+/// Name of the memory in place of a file that was removed.
+const PLACEHOLDER: &[u8] = b"removed\0";
 
 /// What the image has of descriptors.
 #[derive(Debug, Default)]
@@ -22,6 +25,9 @@ pub struct Descriptors<'a> {
     /// Other processes continue to write: files keep their size, except those that are only
     /// appended to.
     pub alone: bool,
+    /// Of files that were removed since by ranks that are not rolled back: memory in their place.
+    /// The process does nothing to them any more (docs/adr/0023).
+    pub removed: BTreeSet<RawFd>,
 }
 
 impl<'a> Descriptors<'a> {
@@ -139,6 +145,12 @@ impl<'a> Descriptors<'a> {
             // What is mapped, too, is one object, whatever has become of its name.
             record::DESCRIPTOR_FILE if self.object_of(descriptor).is_some() => {
                 self.open_object(remote, descriptor)
+            }
+            record::DESCRIPTOR_FILE if self.removed.contains(&descriptor.fd) => {
+                let fd = remote.memfd(PLACEHOLDER)?;
+                remote.set_status_flags(fd, descriptor.flags)?;
+                remote.seek(fd, a)?;
+                Ok(fd)
             }
             record::DESCRIPTOR_FILE | record::DESCRIPTOR_PATH => {
                 let fd = open_path(remote, descriptor.data, flags)?;

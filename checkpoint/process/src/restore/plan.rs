@@ -12,11 +12,12 @@ use rustbtl_checkpoint::image::ImageError;
 use rustbtl_checkpoint::image::record::{
     self, Descriptor, Mapping, MemoryFields, Process, Record, SharedObject, Thread,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -73,6 +74,19 @@ fn is_missing(path: &Path) -> ProcessImageError {
 }
 
 impl Plan<'_> {
+    /// Of these files, some may have been removed since the snapshot, and perhaps made again.
+    pub fn note_removed(&mut self, shared: &BTreeSet<Vec<u8>>) {
+        let is_removed = |open: &&Descriptor<'_>| {
+            let path = Path::new(OsStr::from_bytes(open.data));
+            open.kind == record::DESCRIPTOR_FILE
+                && open.same_as < 0
+                && shared.contains(open.data)
+                && path.metadata().map_or(true, |now| now.ino() != open.inode)
+        };
+        let removed = self.descriptors.all.iter().filter(is_removed).map(|open| open.fd);
+        self.descriptors.removed = removed.collect();
+    }
+
     /// All files are there and what they were, or are so soon, if others put files back, too.
     pub fn await_all_files(&self, alone: bool) -> Result<(), ProcessImageError> {
         let until = Instant::now() + PUT_BACK_MAX;
@@ -222,7 +236,8 @@ impl<'a> Plan<'a> {
     fn check_open_files(&self) -> Result<(), ProcessImageError> {
         let opened = [record::DESCRIPTOR_FILE, record::DESCRIPTOR_PATH];
         let is_opened = |open: &&Descriptor<'_>| open.same_as < 0 && opened.contains(&open.kind);
-        for open in self.descriptors.all.iter().filter(is_opened) {
+        let needs = |open: &&Descriptor<'_>| !self.descriptors.removed.contains(&open.fd);
+        for open in self.descriptors.all.iter().filter(is_opened).filter(needs) {
             let mapped = |object: &SharedObject<'_>| {
                 (object.device, object.inode) == (open.device, open.inode)
             };

@@ -353,6 +353,11 @@ impl RemoteSyscalls {
         self.call(libc::SYS_eventfd2, [0, flags, 0, 0, 0, 0]).map(|fd| fd as RawFd)
     }
 
+    /// memfd_create(2) without flags. `name` ends with a zero byte.
+    pub fn memfd(&mut self, name: &[u8]) -> Result<RawFd, ProcessImageError> {
+        self.call_with(libc::SYS_memfd_create, [0; 6], 0, name).map(|fd| fd as RawFd)
+    }
+
     /// timerfd_create(2); `flags` is TFD_*.
     pub fn timerfd(&mut self, clock: u64, flags: u64) -> Result<RawFd, ProcessImageError> {
         self.call(libc::SYS_timerfd_create, [clock, flags, 0, 0, 0, 0]).map(|fd| fd as RawFd)

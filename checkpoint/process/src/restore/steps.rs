@@ -13,7 +13,7 @@ use super::shared_object;
 use super::threads::{self, PreparedThread};
 use super::{Ids, RestoreOptions, RestoredChild};
 use crate::error::ProcessImageError;
-use crate::file_undo::{self, Rollback};
+use crate::file_undo::{self, Rollback, RolledBack};
 use crate::pages;
 use crate::proc_files::{self, MapLine};
 use crate::processor::LARGE_STATE;
@@ -36,13 +36,14 @@ pub fn restore(path: &Path, options: RestoreOptions) -> Result<RestoredChild, Pr
     folders::make_working_directory(plan.folder);
     plan.check_machine()?;
     // Before files are looked for: one may have another name since.
-    let not_put_back = match plan.file_undo {
+    let files = match plan.file_undo {
         Some((folder, epoch)) => {
             let folder = Path::new(OsStr::from_bytes(folder));
             file_undo::roll_back(&Rollback { folder, epoch, alone: options.alone })?
         }
-        None => Vec::new(),
+        None => RolledBack::default(),
     };
+    plan.note_removed(&files.shared);
     plan.await_all_files(options.alone)?;
     if options.payload.len() > PAYLOAD_BYTES_MAX {
         let what = format!("a payload of {} bytes", options.payload.len());
@@ -62,7 +63,14 @@ pub fn restore(path: &Path, options: RestoreOptions) -> Result<RestoredChild, Pr
     let pid = restoring.start()?;
     let restore_us = start.elapsed().as_micros() as u64;
     let shared = objects.into_values().map(Into::into).collect();
-    Ok(RestoredChild { pid, same_ids, filled_bytes, restore_us, shared, not_put_back })
+    Ok(RestoredChild {
+        pid,
+        same_ids,
+        filled_bytes,
+        restore_us,
+        shared,
+        not_put_back: files.not_put_back,
+    })
 }
 
 /// Shared objects with their content, by device and inode.
