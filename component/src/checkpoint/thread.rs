@@ -97,7 +97,7 @@ pub fn start(
     crate::mpi::node_identity::install();
     // By set: what ranks of several write to is not put back.
     let name = format!("set-{}.rank-{}", driver.host.set, driver.host.peers.rank());
-    crate::mpi::files::install(driver.host.peers.rank());
+    crate::mpi::files::install(&driver);
     if let Err(problem) = crate::files::epoch::install(files.0, files.1, &name) {
         shared.glue.show("notice", &[&problem]);
     }

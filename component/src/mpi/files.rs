@@ -20,7 +20,7 @@ use rustbtl_coordination::determinants::{NondetCall, Outcome, ReplayDecision};
 use rustbtl_fragments::host::Host;
 use rustbtl_fragments::ids::{CommRank, PeerId};
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// As glue.h numbers it.
 const SIZE: i32 = 0;
@@ -31,6 +31,12 @@ const HAS_A_POINTER: &str = "a rank uses the shared pointer of a file (MPI-IO), 
                              ranks moved it is not recorded";
 const BY_ANOTHER_THREAD: &str = "a thread other than the first one uses a file that ranks of \
                                  several sets have opened together (MPI-IO)";
+
+/// This process.
+static RANK: AtomicU32 = AtomicU32::new(0);
+/// Ranks of its node in MPI_Init. Not those of now: a replay has to decide as before, wherever it
+/// runs, and so does Open MPI.
+static NEIGHBOURS: OnceLock<BTreeSet<PeerId>> = OnceLock::new();
 
 /// Files that are repeated, by their handles.
 static REPEATED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
@@ -61,13 +67,13 @@ pub fn opens(comm: u64, size: u32) -> i64 {
     i64::try_from(shared_io::opening(true)).unwrap_or(-1)
 }
 
-/// Is one of these ranks on another node?
+/// Was one of these ranks on another node in MPI_Init?
 fn leaves_the_node(comm: u64, size: u32) -> bool {
     let mut driver = shared().enter();
     let own = driver.host.peers.rank();
     let leaves = (0..size).any(|rank| {
         let peer = driver.host.resolve(comm, CommRank(rank));
-        peer.0 != own && !driver.neighbours.contains(&peer)
+        peer.0 != own && NEIGHBOURS.get().is_none_or(|near| !near.contains(&peer))
     });
     shared().deliver(driver);
     leaves
@@ -90,17 +96,15 @@ pub fn closed(file: usize) {
     repeated().remove(&file);
 }
 
-/// This process.
-static RANK: AtomicU32 = AtomicU32::new(0);
-
 /// MPI_File_delete begins, or has ended.
 pub fn deletes(begins: bool) {
     shared_io::deleting(begins && is_installed() && engine_lock::is_first() && !shared().threads);
 }
 
 /// In MPI_Init.
-pub fn install(rank: u32) {
-    RANK.store(rank, Ordering::Relaxed);
+pub fn install(driver: &Driver) {
+    RANK.store(driver.host.peers.rank(), Ordering::Relaxed);
+    let _ = NEIGHBOURS.set(driver.neighbours.clone());
     shared_io::install(Repeater { repeat, diverged, refuse });
 }
 

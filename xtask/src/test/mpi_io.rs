@@ -33,9 +33,11 @@ const fn program(name: &'static str, arguments: &'static [&'static str]) -> Prog
 }
 
 /// What happens, and how many sets are rolled back.
-const CASES: [(&str, &Program, Shape, &[&str], usize); 13] = [
+const CASES: [(&str, &Program, Shape, &[&str], usize); 14] = [
     ("pages: 2 × 2", &PAGES, (2, 2), &["--kill-rank-after-checkpoint", "1@1"], 1),
     ("pages, the other set: 2 × 2", &PAGES, (2, 2), &["--kill-rank-after-checkpoint", "3@1"], 1),
+    // All ranks are on one node then.
+    ("pages, a node: 2 × 2", &PAGES, (2, 2), &["--kill-node-after-checkpoint", "1@1"], 1),
     ("pages, a node: 3 × 1", &PAGES, (3, 1), &["--kill-node-after-checkpoint", "1@1"], 1),
     (
         "pages, again while it replays: 2 × 2",
