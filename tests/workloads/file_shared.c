@@ -5,7 +5,8 @@
  *   writers   each writes its own place, nobody reads it until the end;
  *   made      the same in files that rank 0 makes or empties, now this one, now that one;
  *   removed   the same, rank 0 removes what it may find, and the last rank makes them;
- *   log       each in its turn appends to one file.
+ *   log       each in its turn appends to one file;
+ *   turns     one after the other reads a place of one file and writes there.
  * What is found must be what messages say.
  * usage: file_shared ITERATIONS FOLDER GATE HOW */
 #define _GNU_SOURCE
@@ -19,7 +20,7 @@
 #include <unistd.h>
 #include "gate.h"
 
-enum { RARELY = 1 << 30, EVERY = 100, FILES = 8 };
+enum { RARELY = 1 << 30, EVERY = 100, FILES = 8, PLACES = 16 };
 
 static int me, np;
 
@@ -95,6 +96,7 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
     MPI_Comm_size(MPI_COMM_WORLD, &np);
+    const int is_turns = !strcmp(how, "turns");
     int both = !strcmp(how, "both"), writers = !strcmp(how, "writers");
     const int is_log = !strcmp(how, "log"), is_removed = !strcmp(how, "removed");
     const int is_made = !strcmp(how, "made") || is_removed;
@@ -103,15 +105,15 @@ int main(int argc, char **argv)
     if (me == 0) {
         int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
         must(-1, file >= 0, path);
-        for (int rank = 0; rank < np; rank++)
-            put(-1, file, rank, 0);
+        for (int place = 0; place < np || place < PLACES; place++)
+            put(-1, file, place, 0);
         close(file);
     }
     MPI_Barrier(MPI_COMM_WORLD);
     int made = -1;
     if (is_log || is_made)
         writers = 1;
-    int access = both ? O_RDWR : writers || me == 0 ? O_WRONLY : O_RDONLY;
+    int access = both || is_turns ? O_RDWR : writers || me == 0 ? O_WRONLY : O_RDONLY;
     if (is_log)
         access |= O_APPEND;
     int file = open(path, access);
@@ -123,7 +125,13 @@ int main(int argc, char **argv)
             close(made);
             made = made_anew(k, path, is_removed);
         }
-        if (is_log)
+        if (is_turns && k % np == me) {
+            value = next(value, get(k, file, k / np % PLACES));
+            put(k, file, k / np % PLACES, value);
+        }
+        if (is_turns)
+            ;
+        else if (is_log)
             must(k, k % np != me || write(file, &value, sizeof value) == sizeof value, "write");
         else if (is_made)
             put(k, made, me + k % EVERY * np, value);
@@ -140,7 +148,7 @@ int main(int argc, char **argv)
             if (every == RARELY && me == 0)
                 close(file);
         }
-        if (!both && !writers && me != 0)
+        if (!both && !writers && !is_turns && me != 0)
             must(k, get(k, file, 0) == of_root, "what rank 0 has written");
         value = next(value, from);
         /* Nobody writes again before all have read. */

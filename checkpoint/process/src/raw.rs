@@ -41,6 +41,14 @@ pub fn plain(number: i64, a: [usize; 4]) -> Result<usize, Errno> {
     unsafe { call(number, [a[0], a[1], a[2], a[3], 0, 0]) }
 }
 
+/// Time of day in nanoseconds, as the kernel has it.
+pub fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let at = (&raw mut now).addr();
+    let _ = plain(libc::SYS_clock_gettime, [libc::CLOCK_REALTIME as usize, at, 0, 0]);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// A system call that fills `value` through the argument with the index `at`.
 pub fn fill<T: Copy>(
     number: i64,

@@ -96,6 +96,9 @@ entries! {
         size: u64,
         /// It is made shorter: it has to be made longer again.
         extend: bool,
+        /// When this was so, by the clock of the node, in nanoseconds (CLOCK_REALTIME): it orders
+        /// what several processes have done to the file.
+        at_ns: u64,
     }
     /// The file held this.
     5 Content {
@@ -105,6 +108,8 @@ entries! {
         offset: u64,
         /// At most [`PIECE_BYTES_MAX`].
         bytes: &'a [u8],
+        /// As that of [`Entry::Size`].
+        at_ns: u64,
     }
     /// It had another name.
     6 Moved {
@@ -200,8 +205,8 @@ mod tests {
             Entry::Writes { path },
             Entry::Begun {},
             Entry::Created { path, inode: 7 },
-            Entry::Size { path, size: 1 << 40, extend: true },
-            Entry::Content { path, offset: 9, bytes: b"old" },
+            Entry::Size { path, size: 1 << 40, extend: true, at_ns: 7 },
+            Entry::Content { path, offset: 9, bytes: b"old", at_ns: u64::MAX },
             Entry::Moved { from: path, to: b"/c" },
             Entry::Removed { path, saved: b"saved-1" },
             Entry::MadeFolder { path },
@@ -224,9 +229,11 @@ mod tests {
         }
         assert_eq!(Head::decode([0; 8]), None);
         assert_eq!(Head::decode([255; 8]), None);
-        // Golden: of version 1 of the format.
-        Entry::Size { path: b"/f", size: 258, extend: false }.encode(&mut bytes);
-        assert_eq!(bytes[..4], [16, 0, 0, 0]);
-        assert_eq!(bytes[8..], [4, 2, 0, 0, 0, b'/', b'f', 2, 1, 0, 0, 0, 0, 0, 0, 0]);
+        // Golden: of version 3 of the format of images, which journals belong to.
+        Entry::Size { path: b"/f", size: 258, extend: false, at_ns: 1 }.encode(&mut bytes);
+        assert_eq!(bytes[..4], [24, 0, 0, 0]);
+        let size = [2, 1, 0, 0, 0, 0, 0, 0, 0];
+        let expected = [&[4, 2, 0, 0, 0, b'/', b'f'][..], &size[..], &[1, 0, 0, 0, 0, 0, 0, 0]];
+        assert_eq!(bytes[8..], expected.concat());
     }
 }

@@ -7,7 +7,7 @@ use super::codec::{Field, ImageError, Reader};
 /// First bytes of every image.
 pub const MAGIC: [u8; 8] = *b"RBTLIMG\n";
 /// Version of the format.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 64;
 /// Most bytes of metadata.

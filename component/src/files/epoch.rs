@@ -240,7 +240,8 @@ impl Beginning {
             let Some(stat) = system::fstat(stream.fd) else { continue };
             stream.size = stat.st_size as u64;
             let (path, size) = (stream.path.bytes(), stream.size);
-            let _ = guard.journal.append(&Entry::Size { path, size, extend: false });
+            let at_ns = system::now_ns();
+            let _ = guard.journal.append(&Entry::Size { path, size, extend: false, at_ns });
             if !stream.is_anywhere {
                 continue;
             }
@@ -290,6 +291,8 @@ impl Beginning {
     /// This is a restored process. What belongs to the snapshot is in the journal, nothing else.
     pub fn restored(mut self, is_another_job: bool) {
         self.guard.journal.forget_descriptor();
+        // All have put back what they have changed, and none runs yet.
+        rustbtl_process::file_undo::is_over(self.guard.journal.folder());
         shared_io::restored();
         self.threads_run();
         if is_another_job {

@@ -60,7 +60,7 @@ const fn shared(name: &'static str, arguments: &'static [&'static str]) -> Progr
     Program { name, what: What::Hash { source, iterations, arguments } }
 }
 /// How, what happens, and whether others are rolled back with the set of which a program is killed.
-const SHARED: [(Program, &[&str], bool); 7] = [
+const SHARED: [(Program, &[&str], bool); 8] = [
     (
         shared("each reads what another one writes", &["FOLDER", "GATE", "both"]),
         &["--kill-rank-after-checkpoint", "3@1"],
@@ -86,6 +86,11 @@ const SHARED: [(Program, &[&str], bool); 7] = [
         shared("nobody reads it", &["FOLDER", "GATE", "writers"]),
         &["--kill-rank-after-checkpoint", "3@1"],
         false,
+    ),
+    (
+        shared("one after the other changes it", &["FOLDER", "GATE", "turns"]),
+        &["--kill-rank-after-checkpoint", "3@1"],
+        true,
     ),
     (
         shared("one makes them, all write", &["FOLDER", "GATE", "made"]),

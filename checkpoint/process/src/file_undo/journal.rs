@@ -228,7 +228,10 @@ impl Journal {
                 Ok(0) => Ok(range.end - at),
                 Ok(count) => {
                     let bytes = &piece[..count];
-                    self.append(&Entry::Content { path, offset: at, bytes }).map(|()| count as u64)
+                    // Behind the change of another process that was read.
+                    let at_ns = raw::now_ns();
+                    let entry = Entry::Content { path, offset: at, bytes, at_ns };
+                    self.append(&entry).map(|()| count as u64)
                 }
                 Err(errno) => Err(errno),
             };
@@ -264,6 +267,7 @@ impl Journal {
     pub fn remove(&mut self) {
         self.close();
         self.remove_before(u64::MAX);
+        super::common::forget(&self.folder);
         let _ = std::fs::remove_dir(&self.folder);
         if let Some(above) = self.folder.parent() {
             let _ = std::fs::remove_dir(above);

@@ -16,8 +16,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-const WRITTEN_BY_OTHERS: &str = "this rank has read it since, and ranks of other sets write to \
-                                 it: it can be rolled back with them only";
+const WRITTEN_BY_OTHERS: &str = "this rank has read it since, and ranks of other sets have opened \
+                                 it to write to it: it can be rolled back with them only";
 const NO_ROOM: &str = "more of it was changed than vprotocol_correlated_file_undo_max permits, or \
                        it could not be read, and ranks read it after that checkpoint: their \
                        results could be wrong. Permit more with a higher value; if the program \

@@ -1,5 +1,6 @@
 //! Undoing journals, before the process is made.
 
+use super::common::Common;
 use super::not_again::NotAgain;
 use super::readers::{self, Missing, Reads};
 use super::shared::SharedFiles;
@@ -88,7 +89,12 @@ impl Opened {
         Ok(Self { file, entries })
     }
 
-    fn body(&self, entry: usize) -> io::Result<Vec<u8>> {
+    /// Where the last whole entry ends.
+    pub(super) fn end(&self) -> u64 {
+        self.entries.last().map_or(0, |(at, head)| at + (HEAD_BYTES + head.bytes) as u64)
+    }
+
+    pub(super) fn body(&self, entry: usize) -> io::Result<Vec<u8>> {
         let (at, head) = self.entries[entry];
         let mut body = vec![0; head.bytes];
         self.file.read_exact_at(&mut body, at + HEAD_BYTES as u64)?;
@@ -161,6 +167,19 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<RolledBack, ProcessImageError> {
     } else {
         Kept::before(&folder, what.epoch, &journals, &shapes, &shared)?
     };
+    let common = Common::of(&folder, what, &own, &shared)?;
+    for (&epoch, journal) in journals.iter().filter(|_| common.is_some()) {
+        for entry in 0..journal.entries.len() {
+            let body = journal.body(entry).map_err(|error| ProcessImageError::System {
+                what: format!("reading {}", what.folder.join(journal_name(epoch)).display()),
+                error,
+            })?;
+            if let (Some(common), Ok(entry)) = (&common, Entry::decode(&body)) {
+                common.add(&entry)?;
+            }
+        }
+    }
+    let common = common.map(Common::added).transpose()?;
     let mut left = Left::default();
     for step in steps(&shapes, what.epoch) {
         let failed = |error: io::Error| ProcessImageError::System {
@@ -177,6 +196,9 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<RolledBack, ProcessImageError> {
                     if is_change && !by_mpi_io.has(path) {
                         left.add(path, SHARED);
                     }
+                    continue;
+                }
+                if common.as_ref().is_some_and(|common| common.has(&entry)) {
                     continue;
                 }
                 undo(&entry, &folder, &mut left).map_err(|error| {
@@ -196,6 +218,9 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<RolledBack, ProcessImageError> {
             }
             Step::Remove { epoch } => folder.remove(journal_name(epoch))?,
         }
+    }
+    if let Some(common) = common {
+        common.undo(&folder, &mut left)?;
     }
     // Of an entry that is not whole.
     if let (Some(journal), Some(shape)) =
@@ -294,7 +319,7 @@ impl Kept {
 }
 
 #[derive(Default)]
-struct Left(Vec<NotPutBack>);
+pub(super) struct Left(Vec<NotPutBack>);
 
 impl Left {
     fn add(&mut self, path: &[u8], reason: &'static str) {
@@ -338,7 +363,7 @@ fn shared_with_others(folder: &Path, own: &BTreeSet<Vec<u8>>) -> BTreeSet<Vec<u8
     shared
 }
 
-fn undo(entry: &Entry<'_>, folder: &Folder, left: &mut Left) -> io::Result<()> {
+pub(super) fn undo(entry: &Entry<'_>, folder: &Folder, left: &mut Left) -> io::Result<()> {
     let path = |bytes: &'_ [u8]| PathBuf::from(OsStr::from_bytes(bytes));
     let exists = |path: &Path| path.symlink_metadata().is_ok();
     let done = match *entry {
@@ -358,11 +383,11 @@ fn undo(entry: &Entry<'_>, folder: &Folder, left: &mut Left) -> io::Result<()> {
                 _ => Ok(()),
             }
         }
-        Entry::Size { path: bytes, size, extend } => writable(&path(bytes)).and_then(|file| {
+        Entry::Size { path: bytes, size, extend, .. } => writable(&path(bytes)).and_then(|file| {
             let now = file.metadata()?.len();
             if now > size || extend && now < size { file.set_len(size) } else { Ok(()) }
         }),
-        Entry::Content { path: at, offset, bytes } => {
+        Entry::Content { path: at, offset, bytes, .. } => {
             writable(&path(at)).and_then(|file| file.write_all_at(bytes, offset))
         }
         Entry::Moved { from, to } => {

@@ -62,7 +62,7 @@ fn what_was_changed_is_put_back_once_and_again() {
     let mut journal = place.journal("set-0.rank-0");
     journal.begin(1);
     change(&mut journal, &file);
-    journal.append(&Entry::Size { path: bytes(&file), size: 10, extend: false }).unwrap();
+    journal.append(&Entry::Size { path: bytes(&file), size: 10, extend: false, at_ns: 1 }).unwrap();
     fs::write(&file, "longer than before").unwrap();
     journal.begin(2);
     // Another file with this name, which is removed; and the first has another name.
@@ -100,7 +100,7 @@ fn what_belongs_to_the_snapshot_stays_in_the_journal() {
     let mut journal = place.journal("set-0.rank-0");
     journal.begin(3);
     let open = File::open(&file).unwrap();
-    journal.append(&Entry::Size { path: bytes(&file), size: 10, extend: false }).unwrap();
+    journal.append(&Entry::Size { path: bytes(&file), size: 10, extend: false, at_ns: 1 }).unwrap();
     journal.save(bytes(&file), open.as_raw_fd(), 0..10).unwrap();
     journal.append(&Entry::Begun {}).unwrap();
     for _ in 0..2 {
@@ -305,6 +305,69 @@ fn journals_that_nobody_needs_are_removed() {
     assert!(folder.exists(), "it belongs to checkpoints");
     journal.remove();
     assert!(!folder.exists());
+}
+
+/// Two processes have changed the same bytes in turns, and the second one has made the file longer.
+fn changed_in_turns(place: &Place, names: [&str; 2]) -> (PathBuf, [Journal; 2]) {
+    let file = place.file("file", "0123456789");
+    let mut journals = names.map(|name| place.journal(name));
+    for journal in &mut journals {
+        journal.begin(1);
+        journal.append(&Entry::Begun {}).unwrap();
+    }
+    for journal in &mut journals {
+        change(journal, &file);
+    }
+    for (journal, size) in journals.iter_mut().zip([10, 14]) {
+        let (path, extend, at_ns) = (bytes(&file), false, crate::raw::now_ns());
+        journal.append(&Entry::Size { path, size, extend, at_ns }).unwrap();
+        fs::write(&file, [fs::read(&file).unwrap(), b"more".to_vec()].concat()).unwrap();
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), "0new456789moremore");
+    (file, journals)
+}
+
+#[test]
+fn what_several_processes_have_changed_is_what_the_first_one_has_found() {
+    let (same, other) = (["set-0.rank-0", "set-0.rank-1"], ["set-0.rank-0", "set-1.rank-1"]);
+    for (case, (names, alone)) in [(same, true), (same, false), (other, false)].iter().enumerate() {
+        for order in [[0, 1], [1, 0]] {
+            let place = Place::new(&format!("in-turns-{case}-{}", order[0]));
+            let (file, journals) = changed_in_turns(&place, *names);
+            for number in order {
+                assert_eq!(place.back(names[number], 1, *alone), []);
+            }
+            assert_eq!(fs::read_to_string(&file).unwrap(), "0123456789", "{case} {order:?}");
+            // One that was interrupted does not know what it has undone.
+            fs::write(&file, "0new456789more").unwrap();
+            assert_eq!(place.back(names[order[1]], 1, *alone), []);
+            assert_eq!(fs::read_to_string(&file).unwrap(), "0123456789", "{case} {order:?}");
+            for (name, mut journal) in names.iter().zip(journals) {
+                is_over(&place.process(name));
+                let left = fs::read_dir(place.process(name)).unwrap().count();
+                assert_eq!(left, 1, "its journal");
+                journal.remove();
+            }
+            assert!(!place.0.join("job").exists(), "nothing is left");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_another_process_has_removed_is_what_the_first_one_has_found() {
+    for order in [[0, 1], [1, 0]] {
+        let place = Place::new(&format!("in-turns-removed-{}", order[0]));
+        let names = ["set-0.rank-0", "set-1.rank-1"];
+        let (file, [_first, mut second]) = changed_in_turns(&place, names);
+        let saved = second.folder().join("saved-1-1");
+        fs::hard_link(&file, &saved).unwrap();
+        second.append(&Entry::Removed { path: bytes(&file), saved: b"saved-1-1" }).unwrap();
+        fs::remove_file(&file).unwrap();
+        for number in order {
+            assert_eq!(place.back(names[number], 1, false), []);
+        }
+        assert_eq!(fs::read_to_string(&file).unwrap(), "0123456789", "{order:?}");
+    }
 }
 
 #[test]

@@ -1,0 +1,230 @@
+//! Files that several processes of those that are rolled back have changed. Each has recorded what
+//! it found, so of the same bytes several have recorded something, and the first of them had what
+//! the checkpoint had. So before a process undoes anything, it adds its part of such files to a
+//! file that all of them have in common, and then undoes all that is there, the newest first:
+//! whoever comes last has it all. Until then nobody runs, so what is in between does not matter.
+//!
+//! The order is that of the clocks of their nodes. What changes names is undone by each for itself,
+//! before that.
+
+use super::rollback::{Left, Opened, Rollback, undo};
+use crate::error::ProcessImageError;
+use crate::private_files::{FileError, Folder};
+use rustbtl_checkpoint::file_undo::Entry;
+use rustix::fs::{FlockOperation, flock};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::path::Path;
+
+/// Of the ranks of all sets.
+const OF_ALL: &str = "undone-all";
+/// Of the ranks of one set, whose name follows.
+const OF_SET: &str = "undone-";
+/// In the folder of a process that has added something, until that rollback is over: if it is
+/// interrupted, what was added is not in its journals any more.
+const HAS_ADDED: &str = "undone";
+/// Where there are more processes than that, those of other sets are not looked at: each looks at
+/// all.
+const PROCESSES_MAX: usize = 1024;
+
+/// See the module's documentation. The file is locked until all was added.
+pub(super) struct Common {
+    job: Folder,
+    paths: BTreeSet<Vec<u8>>,
+    file: RefCell<BufWriter<File>>,
+    encoded: RefCell<Vec<u8>>,
+    name: OsString,
+}
+
+/// The same when that was done.
+pub(super) struct Added {
+    job: Folder,
+    paths: BTreeSet<Vec<u8>>,
+    name: OsString,
+}
+
+/// The set in the name of a process's folder.
+fn set_of(process: &OsStr) -> Option<&str> {
+    Some(process.to_str()?.split_once('.')?.0)
+}
+
+fn is_common(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(OF_SET.as_bytes())
+}
+
+/// Content or a size: in an order among all.
+fn has_order(entry: &Entry<'_>) -> Option<u64> {
+    match *entry {
+        Entry::Content { at_ns, .. } | Entry::Size { at_ns, .. } => Some(at_ns),
+        _ => None,
+    }
+}
+
+/// Paths of what an entry has changed.
+fn changed<'e>(entry: &'e Entry<'_>) -> impl Iterator<Item = &'e [u8]> {
+    let changes = !matches!(
+        entry,
+        Entry::Writes { .. } | Entry::Shared { .. } | Entry::Missing { .. } | Entry::Reads { .. }
+    );
+    entry.paths().into_iter().flatten().filter(move |_| changes)
+}
+
+impl Common {
+    /// What a process has to do with others; `None`: nothing. `own`: paths in its journals;
+    /// `left`: what is left as it is.
+    pub(super) fn of(
+        process: &Folder,
+        what: &Rollback<'_>,
+        own: &BTreeSet<Vec<u8>>,
+        left: &BTreeSet<Vec<u8>>,
+    ) -> Result<Option<Self>, ProcessImageError> {
+        let (Some(above), Some(mine)) = (what.folder.parent(), what.folder.file_name()) else {
+            return Ok(None);
+        };
+        let again = process.file(HAS_ADDED).is_ok();
+        let is_own = |path: &[u8]| own.contains(path) && !left.contains(path);
+        let Some(set) = set_of(mine).filter(|_| again || own.iter().any(|path| is_own(path)))
+        else {
+            return Ok(None);
+        };
+        let job = Folder::open(above)?;
+        let names = job.names()?;
+        let processes = names.iter().filter(|name| set_of(name).is_some());
+        let only_set = what.alone || processes.clone().count() > PROCESSES_MAX;
+        let others: Vec<&OsString> = processes
+            .filter(|name| *name != mine && (!only_set || set_of(name) == Some(set)))
+            .collect();
+        if others.is_empty() && !names.iter().any(|name| is_common(name)) {
+            return Ok(None);
+        }
+        let name: OsString =
+            if what.alone { format!("{OF_SET}{set}").into() } else { OF_ALL.into() };
+        let mut file = job.file_or_new(&name)?;
+        let failed = failed(process.path());
+        flock(&file, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
+        let mut paths = BTreeSet::new();
+        let mut see = |entry: &Entry<'_>, all: bool| {
+            let both = changed(entry).filter(|path| all || is_own(path));
+            paths.extend(both.map(<[u8]>::to_vec));
+        };
+        for other in others {
+            let Ok(folder) = job.folder(other) else { continue };
+            for journal in folder.names().unwrap_or_default() {
+                let is_one = journal.to_str().is_some_and(|name| name.starts_with("epoch-"));
+                // It may be removed meanwhile: then its content is with the others'.
+                let Some(file) = is_one.then(|| folder.file(&journal).ok()).flatten() else {
+                    continue;
+                };
+                // It may become shorter while it is read: then that is in the common file, too.
+                let _ = Opened::read(file, |_, entry| see(entry, false), false);
+            }
+        }
+        for file in common_files(&job, &name)? {
+            Opened::read(file, |_, entry| see(entry, again), false).map_err(&failed)?;
+        }
+        if paths.is_empty() {
+            return Ok(None);
+        }
+        drop(process.file_or_new(HAS_ADDED)?);
+        // Behind half an entry nothing would be read.
+        let whole = Opened::read(file.try_clone().map_err(&failed)?, |_, _| (), false);
+        let end = whole.map_err(&failed)?.end();
+        file.set_len(end).map_err(&failed)?;
+        file.seek(SeekFrom::Start(end)).map_err(&failed)?;
+        let (file, encoded) = (RefCell::new(BufWriter::new(file)), RefCell::new(Vec::new()));
+        Ok(Some(Self { job, paths, file, encoded, name }))
+    }
+
+    /// Adds an entry of this process, if it is one of such a file.
+    pub(super) fn add(&self, entry: &Entry<'_>) -> Result<(), ProcessImageError> {
+        if !has(&self.paths, entry) {
+            return Ok(());
+        }
+        let mut encoded = self.encoded.borrow_mut();
+        entry.encode(&mut encoded);
+        let written = self.file.borrow_mut().write_all(&encoded);
+        written.map_err(failed(&self.job.path().join(&self.name)))
+    }
+
+    /// All were added: others may add theirs.
+    pub(super) fn added(self) -> Result<Added, ProcessImageError> {
+        let Self { job, paths, file, name, .. } = self;
+        let failed = failed(&job.path().join(&name));
+        let file = file.into_inner().into_inner();
+        let file = file.map_err(|error| failed(error.into_error()))?;
+        file.sync_all().map_err(&failed)?;
+        Ok(Added { job, paths, name })
+    }
+}
+
+/// Those of this rollback, and of earlier ones that were interrupted.
+fn common_files(job: &Folder, name: &OsStr) -> Result<Vec<File>, FileError> {
+    let of_all = name == OF_ALL;
+    let is_one = |found: &OsString| {
+        is_common(found) && (of_all || found == name || found.as_os_str() == OF_ALL)
+    };
+    job.names()?.iter().filter(|found| is_one(found)).map(|found| job.file(found)).collect()
+}
+
+fn has(paths: &BTreeSet<Vec<u8>>, entry: &Entry<'_>) -> bool {
+    has_order(entry).is_some() && changed(entry).any(|path| paths.contains(path))
+}
+
+fn failed(what: &Path) -> impl Fn(io::Error) -> ProcessImageError + use<> {
+    let what = format!("putting back what several processes have changed ({})", what.display());
+    move |error| ProcessImageError::System { what: what.clone(), error }
+}
+
+impl Added {
+    /// Is it undone with what others have changed?
+    pub(super) fn has(&self, entry: &Entry<'_>) -> bool {
+        has(&self.paths, entry)
+    }
+
+    /// Undoes what is there of these files.
+    pub(super) fn undo(self, process: &Folder, left: &mut Left) -> Result<(), ProcessImageError> {
+        let failed = failed(&self.job.path().join(&self.name));
+        let lock = self.job.file_or_new(&self.name)?;
+        flock(&lock, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
+        let (mut opened, mut order) = (Vec::new(), Vec::new());
+        for file in common_files(&self.job, &self.name)? {
+            let number = opened.len();
+            let seen = |index: usize, entry: &Entry<'_>| {
+                if let Some(at_ns) = has_order(entry).filter(|_| has(&self.paths, entry)) {
+                    order.push((at_ns, number, index));
+                }
+            };
+            opened.push(Opened::read(file, seen, false).map_err(&failed)?);
+        }
+        order.sort_unstable();
+        for (_, file, entry) in order.into_iter().rev() {
+            let body = opened[file].body(entry).map_err(&failed)?;
+            if let Ok(entry) = Entry::decode(&body) {
+                undo(&entry, process, left).map_err(&failed)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All processes of a rollback have put back what they have changed, and none runs yet. `process`:
+/// the folder of one of them.
+pub fn is_over(process: &Path) {
+    forget(process);
+}
+
+pub(super) fn forget(process: &Path) {
+    let (Some(above), Some(set)) = (process.parent(), process.file_name().and_then(set_of)) else {
+        return;
+    };
+    if let Ok(process) = Folder::open(process) {
+        let _ = process.remove(HAS_ADDED);
+    }
+    let Ok(job) = Folder::open(above) else { return };
+    for name in [OF_ALL.to_owned(), format!("{OF_SET}{set}")] {
+        let _ = job.remove(name);
+    }
+}
