@@ -211,7 +211,7 @@ SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 SchedulerParameters=batch_sched_delay=0,sched_interval=2
 ReturnToService=2
-SlurmdTimeout=10
+SlurmdTimeout=20
 TreeWidth=65533
 KillWait=5
 "
