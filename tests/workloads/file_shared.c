@@ -6,7 +6,8 @@
  *   made      the same in files that rank 0 makes or empties, now this one, now that one;
  *   removed   the same, rank 0 removes what it may find, and the last rank makes them;
  *   log       each in its turn appends to one file;
- *   turns     one after the other reads a place of one file and writes there.
+ *   turns     one after the other reads a place of one file and writes there;
+ *   folders   rank 0 makes folders, each makes a file of its own in them.
  * What is found must be what messages say.
  * usage: file_shared ITERATIONS FOLDER GATE HOW */
 #define _GNU_SOURCE
@@ -17,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "gate.h"
 
@@ -70,6 +72,19 @@ static int made_anew(int k, const char *path, int is_removed)
     return file;
 }
 
+/* A file in a new folder, which must not be there yet. */
+static int in_new_folder(int k, const char *path)
+{
+    char name[4300];
+    snprintf(name, sizeof name, "%s-folder-%d", path, k / EVERY);
+    must(k, me != 0 || mkdir(name, 0700) == 0, name);
+    MPI_Barrier(MPI_COMM_WORLD);
+    snprintf(name, sizeof name, "%s-folder-%d/%d", path, k / EVERY, me);
+    int file = open(name, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    must(k, file >= 0, name);
+    return file;
+}
+
 /* Of all of them, and of the log. */
 static uint64_t hash_of_files(const char *path)
 {
@@ -99,7 +114,8 @@ int main(int argc, char **argv)
     const int is_turns = !strcmp(how, "turns");
     int both = !strcmp(how, "both"), writers = !strcmp(how, "writers");
     const int is_log = !strcmp(how, "log"), is_removed = !strcmp(how, "removed");
-    const int is_made = !strcmp(how, "made") || is_removed;
+    const int is_folders = !strcmp(how, "folders");
+    const int is_made = !strcmp(how, "made") || is_removed || is_folders;
     int every = !strcmp(how, "once") ? RARELY : 1;
     snprintf(path, sizeof path, "%s/shared.%s", argv[2], how);
     if (me == 0) {
@@ -123,7 +139,7 @@ int main(int argc, char **argv)
         wait_at(gate, k, &limit);
         if (is_made && k % EVERY == 0) {
             close(made);
-            made = made_anew(k, path, is_removed);
+            made = is_folders ? in_new_folder(k, path) : made_anew(k, path, is_removed);
         }
         if (is_turns && k % np == me) {
             value = next(value, get(k, file, k / np % PLACES));

@@ -60,7 +60,7 @@ const fn shared(name: &'static str, arguments: &'static [&'static str]) -> Progr
     Program { name, what: What::Hash { source, iterations, arguments } }
 }
 /// How, what happens, and whether others are rolled back with the set of which a program is killed.
-const SHARED: [(Program, &[&str], bool); 8] = [
+const SHARED: [(Program, &[&str], bool); 9] = [
     (
         shared("each reads what another one writes", &["FOLDER", "GATE", "both"]),
         &["--kill-rank-after-checkpoint", "3@1"],
@@ -90,6 +90,11 @@ const SHARED: [(Program, &[&str], bool); 8] = [
     (
         shared("one after the other changes it", &["FOLDER", "GATE", "turns"]),
         &["--kill-rank-after-checkpoint", "3@1"],
+        true,
+    ),
+    (
+        shared("one makes folders, all make files in them", &["FOLDER", "GATE", "folders"]),
+        &["--kill-rank-after-checkpoint", "1@1"],
         true,
     ),
     (

@@ -17,6 +17,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Of the ranks of all sets.
@@ -49,6 +50,11 @@ pub(super) struct Added {
 /// The set in the name of a process's folder.
 fn set_of(process: &OsStr) -> Option<&str> {
     Some(process.to_str()?.split_once('.')?.0)
+}
+
+/// Name of the file.
+fn name_of(alone: bool, set: &str) -> OsString {
+    if alone { format!("{OF_SET}{set}").into() } else { OF_ALL.into() }
 }
 
 fn is_common(name: &OsStr) -> bool {
@@ -100,8 +106,7 @@ impl Common {
         if others.is_empty() && !names.iter().any(|name| is_common(name)) {
             return Ok(None);
         }
-        let name: OsString =
-            if what.alone { format!("{OF_SET}{set}").into() } else { OF_ALL.into() };
+        let name = name_of(what.alone, set);
         let mut file = job.file_or_new(&name)?;
         let failed = failed(process.path());
         flock(&file, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
@@ -208,6 +213,45 @@ impl Added {
         }
         Ok(())
     }
+}
+
+/// The process has undone everything, but `left` folders that it had made: another one may still
+/// have files in them, and removes them when it has undone that. Whoever comes last does.
+pub(super) fn remove_folders(
+    what: &Rollback<'_>,
+    left: &[Vec<u8>],
+) -> Result<(), ProcessImageError> {
+    let (Some(above), Some(set)) = (what.folder.parent(), what.folder.file_name().and_then(set_of))
+    else {
+        return Ok(());
+    };
+    let (job, name) = (Folder::open(above)?, name_of(what.alone, set));
+    if left.is_empty() && job.file(&name).is_err() {
+        return Ok(());
+    }
+    let failed = failed(&above.join(&name));
+    let mut file = job.file_or_new(&name)?;
+    flock(&file, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
+    file.seek(SeekFrom::End(0)).map_err(&failed)?;
+    let mut encoded = Vec::new();
+    for path in left {
+        Entry::MadeFolder { path }.encode(&mut encoded);
+        file.write_all(&encoded).map_err(&failed)?;
+    }
+    let mut folders = BTreeSet::new();
+    for file in common_files(&job, &name)? {
+        let seen = |_: usize, entry: &Entry<'_>| {
+            if let Entry::MadeFolder { path } = *entry {
+                folders.insert(path.to_vec());
+            }
+        };
+        Opened::read(file, seen, false).map_err(&failed)?;
+    }
+    // What is in a folder comes behind it.
+    for path in folders.iter().rev() {
+        let _ = std::fs::remove_dir(OsStr::from_bytes(path));
+    }
+    Ok(())
 }
 
 /// All processes of a rollback have put back what they have changed, and none runs yet. `process`:

@@ -1,7 +1,8 @@
 //! What a replay does again although others have gone on: files that a process made, emptied,
 //! resized, removed or renamed, or appends to. Of a file that only it writes to that is undone
 //! before; what ranks of other sets write to is left as it is, and there the same would destroy, or
-//! double, what they have written since. So nobody is rolled back alone who would do that.
+//! double, what they have written since; a folder with files of others in it cannot be made again.
+//! So nobody is rolled back alone who would do that.
 
 use crate::error::ProcessImageError;
 use rustbtl_checkpoint::file_undo::Entry;
@@ -36,7 +37,10 @@ impl NotAgain {
             Entry::NotAgain { path } => {
                 self.paths.insert(path.to_vec(), true);
             }
-            Entry::Created { path, .. } | Entry::Removed { path, .. } => self.add(path),
+            Entry::Created { path, .. }
+            | Entry::Removed { path, .. }
+            | Entry::MadeFolder { path }
+            | Entry::RemovedFolder { path, .. } => self.add(path),
             Entry::Moved { from, to } => {
                 self.add(from);
                 self.add(to);

@@ -1,6 +1,6 @@
 //! Undoing journals, before the process is made.
 
-use super::common::Common;
+use super::common::{self, Common};
 use super::not_again::NotAgain;
 use super::readers::{self, Missing, Reads};
 use super::shared::SharedFiles;
@@ -222,6 +222,7 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<RolledBack, ProcessImageError> {
     if let Some(common) = common {
         common.undo(&folder, &mut left)?;
     }
+    common::remove_folders(what, &left.folders)?;
     // Of an entry that is not whole.
     if let (Some(journal), Some(shape)) =
         (journals.get(&what.epoch), shapes.iter().find(|shape| shape.epoch == what.epoch))
@@ -234,7 +235,7 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<RolledBack, ProcessImageError> {
     drop(journals);
     kept.put_back(&folder, what.epoch)?;
     let shared = if what.alone { by_mpi_io.into_paths() } else { BTreeSet::new() };
-    Ok(RolledBack { not_put_back: left.0, shared })
+    Ok(RolledBack { not_put_back: left.files, shared })
 }
 
 /// What is not undone, and stays in the journal for a rollback of all: entries of files that others
@@ -318,20 +319,26 @@ impl Kept {
     }
 }
 
+/// What could not be undone.
 #[derive(Default)]
-pub(super) struct Left(Vec<NotPutBack>);
+pub(super) struct Left {
+    files: Vec<NotPutBack>,
+    /// Folders with something in them, maybe of another process that has not undone it yet.
+    pub(super) folders: Vec<Vec<u8>>,
+}
 
 impl Left {
     fn add(&mut self, path: &[u8], reason: &'static str) {
         let path = PathBuf::from(OsStr::from_bytes(path));
         let new = NotPutBack { path, reason };
-        if !self.0.contains(&new) {
-            self.0.push(new);
+        if !self.files.contains(&new) {
+            self.files.push(new);
         }
     }
 }
 
-/// Of these files, those that processes of other sets write to.
+/// Of these files and folders, those that processes of other sets write to, or have changed
+/// something in.
 fn shared_with_others(folder: &Path, own: &BTreeSet<Vec<u8>>) -> BTreeSet<Vec<u8>> {
     let mut shared = BTreeSet::new();
     let set = |name: &OsStr| {
@@ -355,7 +362,12 @@ fn shared_with_others(folder: &Path, own: &BTreeSet<Vec<u8>>) -> BTreeSet<Vec<u8
             let Some(file) = is_one.then(|| theirs.file(&journal).ok()).flatten() else { continue };
             let seen = |_: usize, entry: &Entry<'_>| {
                 let paths = entry.paths().into_iter().flatten();
-                shared.extend(paths.filter(|path| own.contains(*path)).map(<[u8]>::to_vec));
+                let with_folders = paths.flat_map(|path| {
+                    Path::new(OsStr::from_bytes(path))
+                        .ancestors()
+                        .map(|at| at.as_os_str().as_bytes())
+                });
+                shared.extend(with_folders.filter(|path| own.contains(*path)).map(<[u8]>::to_vec));
             };
             let _ = Opened::read(file, seen, true);
         }
@@ -399,7 +411,10 @@ pub(super) fn undo(entry: &Entry<'_>, folder: &Folder, left: &mut Left) -> io::R
             if exists(&saved) { put_back(&saved, &path(bytes)) } else { Ok(()) }
         }
         Entry::MadeFolder { path: bytes } => match fs::remove_dir(path(bytes)) {
-            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                left.folders.push(bytes.to_vec());
+                Ok(())
+            }
             other => other,
         },
         Entry::RemovedFolder { path: bytes, mode } => {

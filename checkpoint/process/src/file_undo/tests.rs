@@ -354,6 +354,46 @@ fn what_several_processes_have_changed_is_what_the_first_one_has_found() {
 }
 
 #[test]
+fn a_folder_with_files_of_another_process_is_removed_by_whoever_comes_last() {
+    let names = ["set-0.rank-0", "set-1.rank-1"];
+    let made = |place: &Place| {
+        let (folder, inner) = (place.0.join("made"), place.0.join("made/inner"));
+        let file = inner.join("file");
+        let mut journals = names.map(|name| place.journal(name));
+        for journal in &mut journals {
+            journal.begin(1);
+            journal.append(&Entry::Begun {}).unwrap();
+        }
+        for folder in [&folder, &inner] {
+            journals[0].append(&Entry::MadeFolder { path: bytes(folder) }).unwrap();
+            fs::create_dir(folder).unwrap();
+        }
+        fs::write(&file, "theirs").unwrap();
+        let inode = fs::metadata(&file).unwrap().ino();
+        journals[1].append(&Entry::Created { path: bytes(&file), inode }).unwrap();
+        folder
+    };
+    for order in [[0, 1], [1, 0]] {
+        let place = Place::new(&format!("folders-{}", order[0]));
+        let folder = made(&place);
+        for number in order {
+            assert_eq!(place.back(names[number], 1, false), []);
+        }
+        assert!(!folder.exists(), "{order:?}");
+        is_over(&place.process(names[0]));
+        assert_eq!(fs::read_dir(place.0.join("job")).unwrap().count(), 2, "folders of processes");
+    }
+    // It cannot be made again, so its process is not rolled back alone.
+    let place = Place::new("folders-alone");
+    let folder = made(&place);
+    let back = Rollback { folder: &place.process(names[0]), epoch: 1, alone: true };
+    let why = roll_back(&back).unwrap_err().to_string();
+    assert!(why.contains("with them only") && why.contains("/made"), "{why}");
+    assert_eq!(place.back(names[1], 1, true), [], "who has only written into it is");
+    assert!(folder.exists());
+}
+
+#[test]
 fn a_file_that_another_process_has_removed_is_what_the_first_one_has_found() {
     for order in [[0, 1], [1, 0]] {
         let place = Place::new(&format!("in-turns-removed-{}", order[0]));
