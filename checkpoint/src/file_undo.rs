@@ -20,7 +20,7 @@
 //!    what it was at the snapshot, and that is read after it, is never passed over: what the
 //!    process computes from it would be wrong.
 //! 7. Of what several of the processes that are rolled back have changed, the oldest record is
-//!    undone last, whoever made it: content and sizes have the time at which they were so.
+//!    undone last, whoever made it: entries have a time.
 
 mod entry;
 mod ranges;

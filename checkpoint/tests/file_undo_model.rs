@@ -72,15 +72,10 @@ impl World {
         for range in &need.content {
             let bytes =
                 self.files.inodes[&inode][range.start as usize..range.end as usize].to_vec();
-            self.append(&Entry::Content {
-                path: &[name],
-                offset: range.start,
-                bytes: &bytes,
-                at_ns: 0,
-            });
+            self.append(&Entry::Content { path: &[name], offset: range.start, bytes: &bytes });
         }
         if let Some((size, extend)) = need.size {
-            self.append(&Entry::Size { path: &[name], size, extend, at_ns: 0 });
+            self.append(&Entry::Size { path: &[name], size, extend });
         }
     }
 
@@ -149,14 +144,9 @@ impl World {
                 // One of them has a stream that may write anywhere.
                 for (name, inode) in open.into_iter().take(1) {
                     let size = self.files.inodes[&inode].len() as u64;
-                    self.append(&Entry::Size { path: &[name], size, extend: false, at_ns: 0 });
+                    self.append(&Entry::Size { path: &[name], size, extend: false });
                     let bytes = self.files.inodes[&inode].clone();
-                    self.append(&Entry::Content {
-                        path: &[name],
-                        offset: 0,
-                        bytes: &bytes,
-                        at_ns: 0,
-                    });
+                    self.append(&Entry::Content { path: &[name], offset: 0, bytes: &bytes });
                     self.tracker.begun(id(inode), size, true);
                 }
                 self.append(&Entry::Begun {});
@@ -172,14 +162,14 @@ impl World {
             Entry::Created { path, inode } if files.names.get(&path[0]) == Some(&inode) => {
                 files.names.remove(&path[0]);
             }
-            Entry::Size { path, size, extend, .. } => {
+            Entry::Size { path, size, extend } => {
                 let Some(inode) = files.names.get(&path[0]) else { return };
                 let content = files.inodes.get_mut(inode).unwrap();
                 if content.len() as u64 > size || extend {
                     content.resize(size as usize, 0);
                 }
             }
-            Entry::Content { path, offset, bytes, .. } => {
+            Entry::Content { path, offset, bytes } => {
                 let Some(inode) = files.names.get(&path[0]) else { return };
                 let content = files.inodes.get_mut(inode).unwrap();
                 let end = offset as usize + bytes.len();

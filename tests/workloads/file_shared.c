@@ -7,7 +7,8 @@
  *   removed   the same, rank 0 removes what it may find, and the last rank makes them;
  *   log       each in its turn appends to one file;
  *   turns     one after the other reads a place of one file and writes there;
- *   folders   rank 0 makes folders, each makes a file of its own in them.
+ *   folders   rank 0 makes folders, each makes a file of its own in them, and the last rank removes
+ *             all of that when the next one is made.
  * What is found must be what messages say.
  * usage: file_shared ITERATIONS FOLDER GATE HOW */
 #define _GNU_SOURCE
@@ -72,10 +73,23 @@ static int made_anew(int k, const char *path, int is_removed)
     return file;
 }
 
+static void remove_folder(int k, const char *path)
+{
+    char name[4300];
+    for (int rank = 0; rank < np; rank++) {
+        snprintf(name, sizeof name, "%s-folder-%d/%d", path, k / EVERY, rank);
+        must(k, unlink(name) == 0, name);
+    }
+    snprintf(name, sizeof name, "%s-folder-%d", path, k / EVERY);
+    must(k, rmdir(name) == 0, name);
+}
+
 /* A file in a new folder, which must not be there yet. */
 static int in_new_folder(int k, const char *path)
 {
     char name[4300];
+    if (me == np - 1 && k > 0)
+        remove_folder(k - EVERY, path);
     snprintf(name, sizeof name, "%s-folder-%d", path, k / EVERY);
     must(k, me != 0 || mkdir(name, 0700) == 0, name);
     MPI_Barrier(MPI_COMM_WORLD);

@@ -1,8 +1,8 @@
 //! Entries of a journal.
 //!
-//! A head of 8 bytes (length of the rest, CRC-32 of the rest), then kind and fields, little endian.
-//! Paths are absolute. A journal is read from its beginning, and ends where an entry is not whole
-//! (invariant 5).
+//! A head of 16 bytes (length of the rest, CRC-32 of the rest with the time in it, time), then kind
+//! and fields, little endian. Paths are absolute. A journal is read from its beginning, and ends
+//! where an entry is not whole (invariant 5).
 
 use super::PIECE_BYTES_MAX;
 use crate::image::checksum;
@@ -11,7 +11,7 @@ use crate::image::codec::{Field, ImageError, Reader, Sink};
 /// Longest path of the system.
 const PATH_BYTES_MAX: usize = 4096;
 /// Bytes in front of an entry.
-pub const HEAD_BYTES: usize = 8;
+pub const HEAD_BYTES: usize = 16;
 /// Longest entry, head included.
 pub const ENTRY_BYTES_MAX: usize = PIECE_BYTES_MAX as usize + 2 * PATH_BYTES_MAX + 64;
 
@@ -21,6 +21,14 @@ pub struct Head {
     /// Bytes that follow.
     pub bytes: usize,
     checksum: u32,
+    /// When what it undoes was about to be changed, by the clock of the node, in nanoseconds
+    /// (CLOCK_REALTIME): it orders what several processes have done (invariant 7).
+    pub at_ns: u64,
+}
+
+/// Of the bytes that follow, and of the time.
+fn checksum_at(body: &[u8], at_ns: u64) -> u32 {
+    checksum(body) ^ at_ns as u32 ^ (at_ns >> 32) as u32
 }
 
 impl Head {
@@ -29,12 +37,13 @@ impl Head {
         let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte]));
         let length = word(0) as usize;
         let fits = (1..=ENTRY_BYTES_MAX - HEAD_BYTES).contains(&length);
-        fits.then(|| Self { bytes: length, checksum: word(4) })
+        let at_ns = u64::from(word(8)) | u64::from(word(12)) << 32;
+        fits.then(|| Self { bytes: length, checksum: word(4), at_ns })
     }
 
     /// Are these the bytes that follow?
     pub fn is_of(&self, body: &[u8]) -> bool {
-        body.len() == self.bytes && checksum(body) == self.checksum
+        body.len() == self.bytes && checksum_at(body, self.at_ns) == self.checksum
     }
 }
 
@@ -96,9 +105,6 @@ entries! {
         size: u64,
         /// It is made shorter: it has to be made longer again.
         extend: bool,
-        /// When this was so, by the clock of the node, in nanoseconds (CLOCK_REALTIME): it orders
-        /// what several processes have done to the file.
-        at_ns: u64,
     }
     /// The file held this.
     5 Content {
@@ -108,8 +114,6 @@ entries! {
         offset: u64,
         /// At most [`PIECE_BYTES_MAX`].
         bytes: &'a [u8],
-        /// As that of [`Entry::Size`].
-        at_ns: u64,
     }
     /// It had another name.
     6 Moved {
@@ -167,12 +171,18 @@ entries! {
 impl Entry<'_> {
     /// Replaces the content of `buffer` with the entry, head included.
     pub fn encode(&self, buffer: &mut Vec<u8>) {
+        self.encode_at(buffer, 0);
+    }
+
+    /// The same with a time, in nanoseconds.
+    pub fn encode_at(&self, buffer: &mut Vec<u8>, at_ns: u64) {
         buffer.clear();
         buffer.extend_from_slice(&[0; HEAD_BYTES]);
         self.put(buffer);
         let (head, body) = buffer.split_at_mut(HEAD_BYTES);
         head[..4].copy_from_slice(&(body.len() as u32).to_le_bytes());
-        head[4..].copy_from_slice(&checksum(body).to_le_bytes());
+        head[4..8].copy_from_slice(&checksum_at(body, at_ns).to_le_bytes());
+        head[8..].copy_from_slice(&at_ns.to_le_bytes());
     }
 
     /// The files whose change it undoes: where they are before and after it.
@@ -205,8 +215,8 @@ mod tests {
             Entry::Writes { path },
             Entry::Begun {},
             Entry::Created { path, inode: 7 },
-            Entry::Size { path, size: 1 << 40, extend: true, at_ns: 7 },
-            Entry::Content { path, offset: 9, bytes: b"old", at_ns: u64::MAX },
+            Entry::Size { path, size: 1 << 40, extend: true },
+            Entry::Content { path, offset: 9, bytes: b"old" },
             Entry::Moved { from: path, to: b"/c" },
             Entry::Removed { path, saved: b"saved-1" },
             Entry::MadeFolder { path },
@@ -227,13 +237,13 @@ mod tests {
             assert!(!head.is_of(&damaged), "5");
             assert!(Entry::decode(&damaged).is_err());
         }
-        assert_eq!(Head::decode([0; 8]), None);
-        assert_eq!(Head::decode([255; 8]), None);
+        assert_eq!(Head::decode([0; HEAD_BYTES]), None);
+        assert_eq!(Head::decode([255; HEAD_BYTES]), None);
         // Golden: of version 3 of the format of images, which journals belong to.
-        Entry::Size { path: b"/f", size: 258, extend: false, at_ns: 1 }.encode(&mut bytes);
-        assert_eq!(bytes[..4], [24, 0, 0, 0]);
-        let size = [2, 1, 0, 0, 0, 0, 0, 0, 0];
-        let expected = [&[4, 2, 0, 0, 0, b'/', b'f'][..], &size[..], &[1, 0, 0, 0, 0, 0, 0, 0]];
-        assert_eq!(bytes[8..], expected.concat());
+        Entry::Size { path: b"/f", size: 258, extend: false }.encode_at(&mut bytes, 1);
+        assert_eq!(bytes[..4], [16, 0, 0, 0]);
+        assert_eq!(bytes[8..HEAD_BYTES], [1, 0, 0, 0, 0, 0, 0, 0]);
+        let body = [4, 2, 0, 0, 0, b'/', b'f', 2, 1, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(bytes[HEAD_BYTES..], body);
     }
 }

@@ -240,8 +240,7 @@ impl Beginning {
             let Some(stat) = system::fstat(stream.fd) else { continue };
             stream.size = stat.st_size as u64;
             let (path, size) = (stream.path.bytes(), stream.size);
-            let at_ns = system::now_ns();
-            let _ = guard.journal.append(&Entry::Size { path, size, extend: false, at_ns });
+            let _ = guard.journal.append(&Entry::Size { path, size, extend: false });
             if !stream.is_anywhere {
                 continue;
             }

@@ -419,8 +419,7 @@ impl Recorder {
             self.give_up(path, id_of(stat), stat.st_size as u64);
         }
         if let Some((size, extend)) = need.size {
-            let at_ns = system::now_ns();
-            let entry = Entry::Size { path: path.bytes(), size, extend, at_ns };
+            let entry = Entry::Size { path: path.bytes(), size, extend };
             self.append(path, &entry);
         }
         self.journal.sync();

@@ -5,7 +5,8 @@
 //! whoever comes last has it all. Until then nobody runs, so what is in between does not matter.
 //!
 //! The order is that of the clocks of their nodes. What changes names is undone by each for itself,
-//! before that.
+//! before that. Then what one has made first is removed, if another one that had removed it has put
+//! it back, and a folder is made again that one had removed first.
 
 use super::rollback::{Left, Opened, Rollback, undo};
 use crate::error::ProcessImageError;
@@ -13,11 +14,12 @@ use crate::private_files::{FileError, Folder};
 use rustbtl_checkpoint::file_undo::Entry;
 use rustix::fs::{FlockOperation, flock};
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 /// Of the ranks of all sets.
@@ -61,11 +63,27 @@ fn is_common(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(OF_SET.as_bytes())
 }
 
-/// Content or a size: in an order among all.
-fn has_order(entry: &Entry<'_>) -> Option<u64> {
+/// Content or a size: undone in an order among all.
+fn has_order(entry: &Entry<'_>) -> bool {
+    matches!(entry, Entry::Content { .. } | Entry::Size { .. })
+}
+
+/// What was there under a name before it was changed.
+#[derive(Clone, Copy)]
+enum Before {
+    Nothing,
+    Something,
+    Folder { mode: u32 },
+}
+
+/// What an entry says about that.
+fn before<'e>(entry: &'e Entry<'_>) -> Vec<(&'e [u8], Before)> {
     match *entry {
-        Entry::Content { at_ns, .. } | Entry::Size { at_ns, .. } => Some(at_ns),
-        _ => None,
+        Entry::Created { path, .. } | Entry::MadeFolder { path } => vec![(path, Before::Nothing)],
+        Entry::Removed { path, .. } => vec![(path, Before::Something)],
+        Entry::RemovedFolder { path, mode } => vec![(path, Before::Folder { mode })],
+        Entry::Moved { from, to } => vec![(from, Before::Something), (to, Before::Nothing)],
+        _ => Vec::new(),
     }
 }
 
@@ -80,11 +98,11 @@ fn changed<'e>(entry: &'e Entry<'_>) -> impl Iterator<Item = &'e [u8]> {
 
 impl Common {
     /// What a process has to do with others; `None`: nothing. `own`: paths in its journals;
-    /// `left`: what is left as it is.
+    /// `moves`: which of them it has given which name; `left`: what is left as it is.
     pub(super) fn of(
         process: &Folder,
         what: &Rollback<'_>,
-        own: &BTreeSet<Vec<u8>>,
+        (own, moves): (&BTreeSet<Vec<u8>>, &[[Vec<u8>; 2]]),
         left: &BTreeSet<Vec<u8>>,
     ) -> Result<Option<Self>, ProcessImageError> {
         let (Some(above), Some(mine)) = (what.folder.parent(), what.folder.file_name()) else {
@@ -133,6 +151,13 @@ impl Common {
         if paths.is_empty() {
             return Ok(None);
         }
+        // All that is known of both names.
+        let is_half = |paths: &BTreeSet<Vec<u8>>, both: &[Vec<u8>; 2]| {
+            both.iter().filter(|path| paths.contains(*path)).count() == 1
+        };
+        while let Some(both) = moves.iter().find(|both| is_half(&paths, both)) {
+            paths.extend(both.iter().cloned());
+        }
         drop(process.file_or_new(HAS_ADDED)?);
         // Behind half an entry nothing would be read.
         let whole = Opened::read(file.try_clone().map_err(&failed)?, |_, _| (), false);
@@ -144,12 +169,13 @@ impl Common {
     }
 
     /// Adds an entry of this process, if it is one of such a file.
-    pub(super) fn add(&self, entry: &Entry<'_>) -> Result<(), ProcessImageError> {
-        if !has(&self.paths, entry) {
+    pub(super) fn add(&self, entry: &Entry<'_>, at_ns: u64) -> Result<(), ProcessImageError> {
+        let is_one = changed(entry).any(|path| self.paths.contains(path));
+        if !is_one || !has_order(entry) && before(entry).is_empty() {
             return Ok(());
         }
         let mut encoded = self.encoded.borrow_mut();
-        entry.encode(&mut encoded);
+        entry.encode_at(&mut encoded, at_ns);
         let written = self.file.borrow_mut().write_all(&encoded);
         written.map_err(failed(&self.job.path().join(&self.name)))
     }
@@ -175,7 +201,7 @@ fn common_files(job: &Folder, name: &OsStr) -> Result<Vec<File>, FileError> {
 }
 
 fn has(paths: &BTreeSet<Vec<u8>>, entry: &Entry<'_>) -> bool {
-    has_order(entry).is_some() && changed(entry).any(|path| paths.contains(path))
+    has_order(entry) && changed(entry).any(|path| paths.contains(path))
 }
 
 fn failed(what: &Path) -> impl Fn(io::Error) -> ProcessImageError + use<> {
@@ -195,15 +221,28 @@ impl Added {
         let lock = self.job.file_or_new(&self.name)?;
         flock(&lock, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
         let (mut opened, mut order) = (Vec::new(), Vec::new());
+        let mut first: BTreeMap<Vec<u8>, (u64, Before)> = BTreeMap::new();
         for file in common_files(&self.job, &self.name)? {
-            let number = opened.len();
+            let (number, mut found, mut names) = (opened.len(), Vec::new(), Vec::new());
             let seen = |index: usize, entry: &Entry<'_>| {
-                if let Some(at_ns) = has_order(entry).filter(|_| has(&self.paths, entry)) {
-                    order.push((at_ns, number, index));
+                if has(&self.paths, entry) {
+                    found.push(index);
                 }
+                let of = before(entry).into_iter();
+                names.extend(of.map(|(path, was)| (index, path.to_vec(), was)));
             };
-            opened.push(Opened::read(file, seen, false).map_err(&failed)?);
+            let file = Opened::read(file, seen, false).map_err(&failed)?;
+            order.extend(found.into_iter().map(|index| (file.at_ns(index), number, index)));
+            // Of one process, the first one of the same time comes first.
+            for (index, path, was) in names {
+                let (at_ns, known) = (file.at_ns(index), first.get(&path).map(|known| known.0));
+                if known.is_none_or(|known| at_ns < known) {
+                    first.insert(path, (at_ns, was));
+                }
+            }
+            opened.push(file);
         }
+        restore_names(&first);
         order.sort_unstable();
         for (_, file, entry) in order.into_iter().rev() {
             let body = opened[file].body(entry).map_err(&failed)?;
@@ -212,6 +251,27 @@ impl Added {
             }
         }
         Ok(())
+    }
+}
+
+/// Whatever comes last: what was not there before the first change is removed, a folder that was is
+/// there.
+fn restore_names(first: &BTreeMap<Vec<u8>, (u64, Before)>) {
+    // What is in a folder comes behind it.
+    for (path, (_, was)) in first.iter().rev() {
+        let path = Path::new(OsStr::from_bytes(path));
+        let Ok(is) = path.symlink_metadata() else { continue };
+        // A folder that is not empty has what nobody has recorded, or has not undone yet.
+        let _ = match was {
+            Before::Nothing if is.is_dir() => std::fs::remove_dir(path),
+            Before::Nothing => std::fs::remove_file(path),
+            _ => Ok(()),
+        };
+    }
+    for (path, (_, was)) in first {
+        if let Before::Folder { mode } = *was {
+            let _ = std::fs::DirBuilder::new().mode(mode).create(OsStr::from_bytes(path));
+        }
     }
 }
 

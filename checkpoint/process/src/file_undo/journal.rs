@@ -136,7 +136,7 @@ impl Journal {
     /// Appends an entry (invariant 1 of `rustbtl_checkpoint::file_undo`).
     pub fn append(&mut self, entry: &Entry<'_>) -> Result<(), Errno> {
         self.opened()?;
-        entry.encode(&mut self.entry);
+        entry.encode_at(&mut self.entry, raw::now_ns());
         let end = self.bytes[0];
         if let Err(errno) = self.write(end) {
             self.cut(end);
@@ -190,7 +190,7 @@ impl Journal {
     /// Another entry in place of the last one, which knew less.
     pub fn amend(&mut self, entry: &Entry<'_>) -> Result<(), Errno> {
         let [end, last] = self.bytes;
-        entry.encode(&mut self.entry);
+        entry.encode_at(&mut self.entry, raw::now_ns());
         if end - last == self.entry.len() as u64 { self.write(last) } else { self.append(entry) }
     }
 
@@ -228,10 +228,8 @@ impl Journal {
                 Ok(0) => Ok(range.end - at),
                 Ok(count) => {
                     let bytes = &piece[..count];
-                    // Behind the change of another process that was read.
-                    let at_ns = raw::now_ns();
-                    let entry = Entry::Content { path, offset: at, bytes, at_ns };
-                    self.append(&entry).map(|()| count as u64)
+                    // Its time is behind the change of another process that was read.
+                    self.append(&Entry::Content { path, offset: at, bytes }).map(|()| count as u64)
                 }
                 Err(errno) => Err(errno),
             };

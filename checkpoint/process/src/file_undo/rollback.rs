@@ -89,6 +89,11 @@ impl Opened {
         Ok(Self { file, entries })
     }
 
+    /// Time of an entry.
+    pub(super) fn at_ns(&self, entry: usize) -> u64 {
+        self.entries[entry].1.at_ns
+    }
+
     /// Where the last whole entry ends.
     pub(super) fn end(&self) -> u64 {
         self.entries.last().map_or(0, |(at, head)| at + (HEAD_BYTES + head.bytes) as u64)
@@ -119,6 +124,7 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<RolledBack, ProcessImageError> {
     }
     let mut journals = BTreeMap::new();
     let (mut own, mut missing, mut shapes) = (BTreeSet::new(), Missing::new(), Vec::new());
+    let mut moves = Vec::new();
     let mut by_mpi_io = SharedFiles::new(what.epoch);
     let mut not_again = NotAgain::new(what.epoch);
     for name in folder.names()? {
@@ -134,6 +140,9 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<RolledBack, ProcessImageError> {
             }
             if let Entry::Missing { path } = *entry {
                 without_room.push((index, path.to_vec()));
+            }
+            if let Entry::Moved { from, to } = *entry {
+                moves.push([from.to_vec(), to.to_vec()]);
             }
             own.extend(entry.paths().into_iter().flatten().map(<[u8]>::to_vec));
             by_mpi_io.see((epoch, index), entry);
@@ -167,15 +176,15 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<RolledBack, ProcessImageError> {
     } else {
         Kept::before(&folder, what.epoch, &journals, &shapes, &shared)?
     };
-    let common = Common::of(&folder, what, &own, &shared)?;
+    let common = Common::of(&folder, what, (&own, &moves), &shared)?;
     for (&epoch, journal) in journals.iter().filter(|_| common.is_some()) {
-        for entry in 0..journal.entries.len() {
-            let body = journal.body(entry).map_err(|error| ProcessImageError::System {
+        for index in 0..journal.entries.len() {
+            let body = journal.body(index).map_err(|error| ProcessImageError::System {
                 what: format!("reading {}", what.folder.join(journal_name(epoch)).display()),
                 error,
             })?;
             if let (Some(common), Ok(entry)) = (&common, Entry::decode(&body)) {
-                common.add(&entry)?;
+                common.add(&entry, journal.at_ns(index))?;
             }
         }
     }
@@ -395,11 +404,11 @@ pub(super) fn undo(entry: &Entry<'_>, folder: &Folder, left: &mut Left) -> io::R
                 _ => Ok(()),
             }
         }
-        Entry::Size { path: bytes, size, extend, .. } => writable(&path(bytes)).and_then(|file| {
+        Entry::Size { path: bytes, size, extend } => writable(&path(bytes)).and_then(|file| {
             let now = file.metadata()?.len();
             if now > size || extend && now < size { file.set_len(size) } else { Ok(()) }
         }),
-        Entry::Content { path: at, offset, bytes, .. } => {
+        Entry::Content { path: at, offset, bytes } => {
             writable(&path(at)).and_then(|file| file.write_all_at(bytes, offset))
         }
         Entry::Moved { from, to } => {

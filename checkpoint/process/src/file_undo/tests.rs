@@ -62,7 +62,7 @@ fn what_was_changed_is_put_back_once_and_again() {
     let mut journal = place.journal("set-0.rank-0");
     journal.begin(1);
     change(&mut journal, &file);
-    journal.append(&Entry::Size { path: bytes(&file), size: 10, extend: false, at_ns: 1 }).unwrap();
+    journal.append(&Entry::Size { path: bytes(&file), size: 10, extend: false }).unwrap();
     fs::write(&file, "longer than before").unwrap();
     journal.begin(2);
     // Another file with this name, which is removed; and the first has another name.
@@ -100,7 +100,7 @@ fn what_belongs_to_the_snapshot_stays_in_the_journal() {
     let mut journal = place.journal("set-0.rank-0");
     journal.begin(3);
     let open = File::open(&file).unwrap();
-    journal.append(&Entry::Size { path: bytes(&file), size: 10, extend: false, at_ns: 1 }).unwrap();
+    journal.append(&Entry::Size { path: bytes(&file), size: 10, extend: false }).unwrap();
     journal.save(bytes(&file), open.as_raw_fd(), 0..10).unwrap();
     journal.append(&Entry::Begun {}).unwrap();
     for _ in 0..2 {
@@ -319,8 +319,7 @@ fn changed_in_turns(place: &Place, names: [&str; 2]) -> (PathBuf, [Journal; 2]) 
         change(journal, &file);
     }
     for (journal, size) in journals.iter_mut().zip([10, 14]) {
-        let (path, extend, at_ns) = (bytes(&file), false, crate::raw::now_ns());
-        journal.append(&Entry::Size { path, size, extend, at_ns }).unwrap();
+        journal.append(&Entry::Size { path: bytes(&file), size, extend: false }).unwrap();
         fs::write(&file, [fs::read(&file).unwrap(), b"more".to_vec()].concat()).unwrap();
     }
     assert_eq!(fs::read_to_string(&file).unwrap(), "0new456789moremore");
@@ -391,6 +390,69 @@ fn a_folder_with_files_of_another_process_is_removed_by_whoever_comes_last() {
     assert!(why.contains("with them only") && why.contains("/made"), "{why}");
     assert_eq!(place.back(names[1], 1, true), [], "who has only written into it is");
     assert!(folder.exists());
+}
+
+#[test]
+fn what_one_process_has_made_and_another_one_removed_is_not_there() {
+    let names = ["set-0.rank-0", "set-1.rank-1"];
+    for (order, is_new) in [([0, 1], true), ([1, 0], true), ([0, 1], false), ([1, 0], false)] {
+        let place = Place::new(&format!("scratch-{}-{is_new}", order[0]));
+        let (folder, file) = (place.0.join("scratch"), place.0.join("scratch/file"));
+        let mut journals = names.map(|name| place.journal(name));
+        for journal in &mut journals {
+            journal.begin(1);
+            journal.append(&Entry::Begun {}).unwrap();
+        }
+        let make = |journal: &mut Journal, content: &str| {
+            journal.append(&Entry::MadeFolder { path: bytes(&folder) }).unwrap();
+            fs::create_dir(&folder).unwrap();
+            fs::write(&file, content).unwrap();
+            let inode = fs::metadata(&file).unwrap().ino();
+            journal.append(&Entry::Created { path: bytes(&file), inode }).unwrap();
+        };
+        let remove = |journal: &mut Journal| {
+            let saved = journal.folder().join("saved-1-1");
+            fs::rename(&file, saved).unwrap();
+            journal.append(&Entry::Removed { path: bytes(&file), saved: b"saved-1-1" }).unwrap();
+            fs::remove_dir(&folder).unwrap();
+            journal.append(&Entry::RemovedFolder { path: bytes(&folder), mode: 0o700 }).unwrap();
+        };
+        if is_new {
+            make(&mut journals[0], "new");
+            remove(&mut journals[1]);
+        } else {
+            fs::create_dir(&folder).unwrap();
+            fs::write(&file, "old").unwrap();
+            remove(&mut journals[1]);
+            make(&mut journals[0], "new");
+        }
+        for number in order {
+            assert_eq!(place.back(names[number], 1, false), []);
+        }
+        assert_eq!(folder.exists(), !is_new, "{order:?}");
+        if !is_new {
+            assert_eq!(fs::read_to_string(&file).unwrap(), "old", "{order:?}");
+        }
+    }
+}
+
+#[test]
+fn a_name_that_only_one_process_has_changed_is_put_back_beside_one_of_several() {
+    for order in [[0, 1], [1, 0]] {
+        let place = Place::new(&format!("moved-{}", order[0]));
+        let names = ["set-0.rank-0", "set-1.rank-1"];
+        let (_file, [mut first, _second]) = changed_in_turns(&place, names);
+        let (file, target) = (place.0.join("file"), place.file("target", "old"));
+        fs::rename(&target, first.folder().join("saved-1-1")).unwrap();
+        first.append(&Entry::Removed { path: bytes(&target), saved: b"saved-1-1" }).unwrap();
+        first.append(&Entry::Moved { from: bytes(&file), to: bytes(&target) }).unwrap();
+        fs::rename(&file, &target).unwrap();
+        for number in order {
+            assert_eq!(place.back(names[number], 1, false), []);
+        }
+        assert_eq!(fs::read_to_string(&file).unwrap(), "0123456789", "{order:?}");
+        assert_eq!(fs::read_to_string(&target).unwrap(), "old", "{order:?}");
+    }
 }
 
 #[test]
