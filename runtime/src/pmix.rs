@@ -5,8 +5,10 @@
 //! name, rank and user, not by its process, so another process can do it: what it needs is in the
 //! environment that orted has given the guardian (FACTS-openmpi §5).
 
+use crate::os;
 use std::ffi::{CStr, CString, c_int, c_void};
-use std::io::Read;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -76,6 +78,17 @@ pub fn leave() -> Result<(), String> {
 pub fn leave_in_child() -> Result<(), String> {
     let mut client = Command::new("/proc/self/exe");
     client.arg("leave").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let guardian = std::process::id();
+    // A daemon that is ending does not answer, and nobody would end this process.
+    let prepare = move || {
+        os::die_with_parent(libc::SIGKILL)?;
+        if os::parent() as u32 != guardian {
+            return Err(io::Error::other("the guardian has ended"));
+        }
+        Ok(())
+    };
+    // SAFETY: system calls only, and no allocation unless it fails.
+    unsafe { client.pre_exec(prepare) };
     let mut client = client.spawn().map_err(|error| error.to_string())?;
     let until = Instant::now() + TIMEOUT;
     let status = loop {
