@@ -31,7 +31,7 @@ const OF_SET: &str = "undone-";
 const HAS_ADDED: &str = "undone";
 /// Where there are more processes than that, those of other sets are not looked at: each looks at
 /// all.
-const PROCESSES_MAX: usize = 1024;
+const PROCESSES_MAX: usize = 256;
 
 /// See the module's documentation. The file is locked until all was added.
 pub(super) struct Common {
