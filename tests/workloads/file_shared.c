@@ -185,6 +185,10 @@ int main(int argc, char **argv)
         MPI_Barrier(MPI_COMM_WORLD);
         usleep(500);
     }
+    close(made);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (is_folders && me == np - 1) /* the next run makes it again */
+        remove_folder((iterations - 1) / EVERY * EVERY, path);
     if (writers && me == 0 && !is_log && !is_made) {
         close(file);
         file = open(path, O_RDONLY);
