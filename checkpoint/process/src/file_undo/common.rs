@@ -124,10 +124,7 @@ impl Common {
         if others.is_empty() && !names.iter().any(|name| is_common(name)) {
             return Ok(None);
         }
-        let name = name_of(what.alone, set);
-        let mut file = job.file_or_new(&name)?;
         let failed = failed(process.path());
-        flock(&file, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
         let mut paths = BTreeSet::new();
         let mut see = |entry: &Entry<'_>, all: bool| {
             let both = changed(entry).filter(|path| all || is_own(path));
@@ -145,6 +142,11 @@ impl Common {
                 let _ = Opened::read(file, |_, entry| see(entry, false), false);
             }
         }
+        // Locked only now, so that all look at each other at the same time: who has shortened its
+        // journals meanwhile has looked at this process before, and has added its part.
+        let name = name_of(what.alone, set);
+        let mut file = job.file_or_new(&name)?;
+        flock(&file, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
         for file in common_files(&job, &name)? {
             Opened::read(file, |_, entry| see(entry, again), false).map_err(&failed)?;
         }
@@ -220,29 +222,19 @@ impl Added {
         let failed = failed(&self.job.path().join(&self.name));
         let lock = self.job.file_or_new(&self.name)?;
         flock(&lock, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
+        restore_names(&self.job, &self.name)?;
         let (mut opened, mut order) = (Vec::new(), Vec::new());
-        let mut first: BTreeMap<Vec<u8>, (u64, Before)> = BTreeMap::new();
         for file in common_files(&self.job, &self.name)? {
-            let (number, mut found, mut names) = (opened.len(), Vec::new(), Vec::new());
+            let (number, mut found) = (opened.len(), Vec::new());
             let seen = |index: usize, entry: &Entry<'_>| {
                 if has(&self.paths, entry) {
                     found.push(index);
                 }
-                let of = before(entry).into_iter();
-                names.extend(of.map(|(path, was)| (index, path.to_vec(), was)));
             };
             let file = Opened::read(file, seen, false).map_err(&failed)?;
             order.extend(found.into_iter().map(|index| (file.at_ns(index), number, index)));
-            // Of one process, the first one of the same time comes first.
-            for (index, path, was) in names {
-                let (at_ns, known) = (file.at_ns(index), first.get(&path).map(|known| known.0));
-                if known.is_none_or(|known| at_ns < known) {
-                    first.insert(path, (at_ns, was));
-                }
-            }
             opened.push(file);
         }
-        restore_names(&first);
         order.sort_unstable();
         for (_, file, entry) in order.into_iter().rev() {
             let body = opened[file].body(entry).map_err(&failed)?;
@@ -254,9 +246,24 @@ impl Added {
     }
 }
 
-/// Whatever comes last: what was not there before the first change is removed, a folder that was is
-/// there.
-fn restore_names(first: &BTreeMap<Vec<u8>, (u64, Before)>) {
+/// What was not there before its first change is removed, a folder that was is there. Only with the
+/// lock.
+fn restore_names(job: &Folder, name: &OsStr) -> Result<(), ProcessImageError> {
+    let mut first: BTreeMap<Vec<u8>, (u64, Before)> = BTreeMap::new();
+    for file in common_files(job, name)? {
+        let mut names = Vec::new();
+        let seen = |index: usize, entry: &Entry<'_>| {
+            names.extend(before(entry).into_iter().map(|(path, was)| (index, path.to_vec(), was)));
+        };
+        let file = Opened::read(file, seen, false).map_err(failed(&job.path().join(name)))?;
+        // Of one process, the first one of the same time comes first.
+        for (index, path, was) in names {
+            let (at_ns, known) = (file.at_ns(index), first.get(&path).map(|known| known.0));
+            if known.is_none_or(|known| at_ns < known) {
+                first.insert(path, (at_ns, was));
+            }
+        }
+    }
     // What is in a folder comes behind it.
     for (path, (_, was)) in first.iter().rev() {
         let path = Path::new(OsStr::from_bytes(path));
@@ -269,10 +276,11 @@ fn restore_names(first: &BTreeMap<Vec<u8>, (u64, Before)>) {
         };
     }
     for (path, (_, was)) in first {
-        if let Before::Folder { mode } = *was {
-            let _ = std::fs::DirBuilder::new().mode(mode).create(OsStr::from_bytes(path));
+        if let Before::Folder { mode } = was {
+            let _ = std::fs::DirBuilder::new().mode(mode).create(OsStr::from_bytes(&path));
         }
     }
+    Ok(())
 }
 
 /// The process has undone everything, but `left` folders that it had made: another one may still
@@ -295,23 +303,11 @@ pub(super) fn remove_folders(
     file.seek(SeekFrom::End(0)).map_err(&failed)?;
     let mut encoded = Vec::new();
     for path in left {
-        Entry::MadeFolder { path }.encode(&mut encoded);
+        // What several have changed is there with its time, and that counts.
+        Entry::MadeFolder { path }.encode_at(&mut encoded, u64::MAX);
         file.write_all(&encoded).map_err(&failed)?;
     }
-    let mut folders = BTreeSet::new();
-    for file in common_files(&job, &name)? {
-        let seen = |_: usize, entry: &Entry<'_>| {
-            if let Entry::MadeFolder { path } = *entry {
-                folders.insert(path.to_vec());
-            }
-        };
-        Opened::read(file, seen, false).map_err(&failed)?;
-    }
-    // What is in a folder comes behind it.
-    for path in folders.iter().rev() {
-        let _ = std::fs::remove_dir(OsStr::from_bytes(path));
-    }
-    Ok(())
+    restore_names(&job, &name)
 }
 
 /// All processes of a rollback have put back what they have changed, and none runs yet. `process`:
