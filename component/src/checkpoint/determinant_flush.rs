@@ -185,6 +185,14 @@ impl Checkpoint {
     /// The coordinator may not have received what is not known to be stable.
     pub(crate) fn resend_determinants(&self) {
         COORDINATOR_LINK.unstable().iter().for_each(|batch| self.send_batch(batch));
+        self.flush_now();
+    }
+
+    /// The coordinator waits for it.
+    fn flush_now(&self) {
+        if COORDINATOR_LINK.send(true) == BatchSend::NotOpen {
+            self.flush_all_batches();
+        }
     }
 
     /// For tests: record although no checkpoint was taken yet.
@@ -269,10 +277,7 @@ impl Checkpoint {
     pub(crate) fn fence(&mut self, set: SetId, before: Incarnation) {
         let recorded = piggyback::fence(set, before);
         self.fenced(set, before, recorded);
-        // The coordinator waits for it.
-        if COORDINATOR_LINK.send(true) == BatchSend::NotOpen {
-            self.flush_all_batches();
-        }
+        self.flush_now();
     }
 
     fn fenced(&self, set: SetId, before: Incarnation, recorded: u64) {

@@ -27,7 +27,7 @@ pub(crate) mod tables;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::coordinator::determinants::tables::{Fencing, SnapshotClock};
+use crate::coordinator::determinants::tables::{DeferredImage, Fencing, SnapshotClock};
 use crate::coordinator::job::tables::text::some_of;
 use rustbtl_coordination::control::{CheckpointId, FromNode, FromRank, ToNode, ToRank};
 use rustbtl_coordination::determinants::{
@@ -124,7 +124,7 @@ pub struct Determinants {
     sets: BTreeMap<SetId, SetState>,
     clocks: BTreeMap<CheckpointId, BTreeMap<PeerId, SnapshotClock>>,
     /// Stored images that the job is not notified of yet (6).
-    deferred_images: BTreeMap<(CheckpointId, PeerId), (u64, FromNode)>,
+    deferred_images: BTreeMap<(CheckpointId, PeerId), DeferredImage>,
     /// Of failed sets that have not been sent yet what to replay (5).
     fences: BTreeMap<SetId, Fencing>,
     /// Sets that cannot be rolled back alone: they do not record.
@@ -452,7 +452,7 @@ impl Determinants {
     /// The connection of an agent is lost.
     pub fn agent_gone(&mut self, agent: u64) {
         // No checkpoint waits for its ranks any more.
-        self.deferred_images.retain(|_, (of, _)| *of != agent);
+        self.deferred_images.retain(|_, deferred| deferred.agent != agent);
         if self.agents.remove(&agent) {
             self.homes.retain(|_, home| *home != agent);
             self.choose_all_replicas();

@@ -10,12 +10,20 @@
 //!    connection: it is known.
 //! 2. It is not notified of an image of an aborted checkpoint or of a failed set.
 //! 3. A coordinator after a failover knows of no checkpoint in progress, and completes none.
+//! 4. An image does not wait for ever for something that nobody is going to send: after
+//!    [`ASK_AFTER_MS`], and again after each, all ranks are asked for what is not stable. What is
+//!    sent twice counts once.
 
-use crate::coordinator::determinants::tables::SnapshotClock;
+use crate::coordinator::determinants::tables::{DeferredImage, SnapshotClock};
 use crate::coordinator::determinants::{Determinants, Out};
-use rustbtl_coordination::control::{CheckpointId, FromNode, RankClock, ToNode};
+use rustbtl_coordination::control::{CheckpointId, FromNode, RankClock, ToNode, ToRank};
 use rustbtl_fragments::ids::{PeerId, SetId};
+use serde_json::json;
 use std::collections::BTreeMap;
+
+/// How long an image may wait before ranks are asked for what it waits for. Where they get a
+/// processor, what they record is sent within milliseconds.
+const ASK_AFTER_MS: u64 = 2_000;
 
 impl Determinants {
     /// Clocks of stored checkpoints of which something may still be trimmed.
@@ -83,7 +91,9 @@ impl Determinants {
     ) -> bool {
         let must_wait = self.must_wait(checkpoint, rank);
         if must_wait {
-            self.deferred_images.insert((checkpoint, rank), (agent, message.clone()));
+            let message = message.clone();
+            let deferred = DeferredImage { agent, message, since_ms: None, asked_ms: None };
+            self.deferred_images.insert((checkpoint, rank), deferred);
         }
         must_wait
     }
@@ -95,8 +105,41 @@ impl Determinants {
             waiting.filter(|&(checkpoint, rank)| !self.must_wait(checkpoint, rank)).collect();
         for key in now {
             let image = self.deferred_images.remove(&key);
-            self.out.extend(image.map(|(agent, message)| Out::Deliver(agent, message)));
+            self.out.extend(image.map(|image| Out::Deliver(image.agent, image.message)));
         }
+    }
+
+    /// Time has passed: images that have waited for long (4).
+    pub fn ask_for_missing(&mut self, now: u64) {
+        let mut waiting = Vec::new();
+        for (&key, deferred) in &mut self.deferred_images {
+            let since = *deferred.since_ms.get_or_insert(now);
+            let last = deferred.asked_ms.unwrap_or(since);
+            if now >= last.saturating_add(ASK_AFTER_MS) {
+                deferred.asked_ms = Some(now);
+                waiting.push((key, now - since));
+            }
+        }
+        for ((checkpoint, rank), waited_ms) in &waiting {
+            let (needed, here) = self.progress(*checkpoint, *rank);
+            self.log(json!({
+                "event": "image_deferred", "checkpoint": checkpoint.0, "rank": rank.0,
+                "waited_ms": waited_ms, "recorded": needed, "received": here,
+            }));
+        }
+        if !waiting.is_empty() {
+            let all: Vec<PeerId> = self.ranks.keys().copied().collect();
+            let ask = |rank| Out::Rank(rank, ToRank::ResendDeterminants {});
+            self.out.extend(all.into_iter().map(ask));
+        }
+    }
+
+    /// Up to which place the order of the rank's set is needed for its image, and how far it goes.
+    fn progress(&self, checkpoint: CheckpointId, rank: PeerId) -> (Option<u64>, Option<u64>) {
+        let snapshot = self.clocks.get(&checkpoint).and_then(|clocks| clocks.get(&rank));
+        let set = self.ranks.get(&rank).map(|known| known.set);
+        let here = snapshot.zip(set).and_then(|(at, set)| self.next(set, at.incarnation));
+        (snapshot.map(|at| at.recorded), here)
     }
 
     /// The checkpoint is aborted (2).

@@ -1,5 +1,6 @@
 //! Plain data of determinants: snapshots of ranks, and fences of failed sets. No rules.
 
+use rustbtl_coordination::control::FromNode;
 use rustbtl_coordination::determinants::Fence;
 use rustbtl_fragments::ids::Incarnation;
 
@@ -12,6 +13,19 @@ pub(super) struct SnapshotClock {
     pub(super) incarnation: Incarnation,
     /// What its set had recorded lies before this place of the order.
     pub(super) recorded: u64,
+}
+
+/// A stored image that depends on what is not here yet.
+#[derive(Debug)]
+pub(super) struct DeferredImage {
+    /// The agent that has reported it.
+    pub(super) agent: u64,
+    /// Its report.
+    pub(super) message: FromNode,
+    /// When it was first seen to wait.
+    pub(super) since_ms: Option<u64>,
+    /// When the ranks were last asked for what is missing.
+    pub(super) asked_ms: Option<u64>,
 }
 
 /// The fence of a failed set.

@@ -396,6 +396,8 @@ impl Coordinator {
     fn beat(&mut self) {
         self.beat += 1;
         self.job.beat();
+        let now = self.now();
+        self.determinants.ask_for_missing(now);
         let silence = self.failure_timeout().silence();
         let beat = ToNode::Heartbeat { count: self.beat };
         self.send_to_all(&beat);

@@ -220,6 +220,7 @@ impl Job {
         self.check_reachability(now);
         self.decide_losses(now);
         self.check_standstill(now);
+        self.report_slow_checkpoints(now);
         self.drain_input(now, DrainInput::Tick);
         self.input(now, Input::Tick);
     }
@@ -340,6 +341,7 @@ impl Job {
         self.log(json!({"event": "guardian", "rank": id.0, "node": node}));
         self.guardian_of_rollback(id, incarnation);
         self.guardian_reconnected(id);
+        self.reconsider();
         self.repeat_may_finish(id);
     }
 

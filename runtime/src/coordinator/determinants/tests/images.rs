@@ -59,6 +59,28 @@ fn an_image_is_stored_when_everything_is_here_that_its_set_had_recorded() {
     assert!(!all.handle(10, &image(3)));
 }
 
+fn asked(all: &mut Determinants, now: u64) -> usize {
+    all.ask_for_missing(now);
+    let is_question = |out: &Out| matches!(out, Out::Rank(_, ToRank::ResendDeterminants {}));
+    all.take_out().iter().filter(|out| is_question(out)).count()
+}
+
+/// What was lost without a trace is sent again by somebody.
+#[test]
+fn ranks_are_asked_for_what_an_image_has_waited_for_for_long() {
+    let mut all = deferred();
+    assert_eq!(asked(&mut all, 1_000), 0, "seen for the first time");
+    assert_eq!(asked(&mut all, 2_900), 0);
+    let everybody = all.ranks.len();
+    assert_eq!(asked(&mut all, 3_000), everybody, "of all sets: A may have what B's place names");
+    assert_eq!(asked(&mut all, 4_900), 0);
+    assert_eq!(asked(&mut all, 5_000), everybody);
+    all.handle(10, &recorded(2, FIRST, 0, &[0]));
+    all.handle(10, &piggybacked_at(3, 1, &places(A, 0, &[Some((0, 0))])));
+    assert_eq!(delivered(&mut all), [(10, image(2))]);
+    assert_eq!(asked(&mut all, 60_000), 0);
+}
+
 #[test]
 fn of_an_aborted_checkpoint_a_failed_set_and_a_lost_agent_nothing_is_delivered() {
     let ends: [fn(&mut Determinants); 3] = [

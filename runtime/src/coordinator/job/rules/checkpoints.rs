@@ -1,5 +1,8 @@
 //! Carries out the orders of the checkpoint scheduler. Part of [`Job`]: no I/O.
 
+#[cfg(test)]
+mod tests;
+
 use crate::coordinator::job::state::{Effect, Job};
 use crate::coordinator::job::tables::checkpoints::CheckpointState;
 use crate::coordinator::job::tables::mpirun_orders::MpirunOrder;
@@ -12,7 +15,35 @@ use rustbtl_fragments::ids::{PeerId, SetId};
 use serde_json::json;
 use std::collections::BTreeSet;
 
+/// A checkpoint that takes so long is reported, and again whenever that has doubled.
+const SLOW_MS: u64 = 30_000;
+
 impl Job {
+    /// What checkpoints that take long wait for: whoever looks for the reason begins here.
+    pub(crate) fn report_slow_checkpoints(&mut self, now: u64) {
+        let mut events = Vec::new();
+        for (&number, state) in self.checkpoints.iter_mut().filter(|(_, state)| !state.complete) {
+            let ms = now.saturating_sub(state.started_ms);
+            if ms < SLOW_MS.max(2 * state.reported_slow_ms) {
+                continue;
+            }
+            state.reported_slow_ms = ms;
+            let not_stored = state.ranks.iter().filter(|rank| !state.images.contains_key(rank));
+            let not_stored: Vec<u32> = not_stored.map(|rank| rank.0).collect();
+            let all = (number, PeerId(0))..=(number, PeerId(u32::MAX));
+            let held = self.storage.held.range(all);
+            let on_the_way = held.filter(|(_, held)| !held.requested.is_empty());
+            let on_the_way: Vec<_> = on_the_way
+                .map(|((_, rank), held)| json!({"rank": rank.0, "to": held.requested}))
+                .collect();
+            events.push(json!({
+                "event": "checkpoint_slow", "checkpoint": number.0, "ms": ms,
+                "not_stored": not_stored, "on_the_way": on_the_way,
+            }));
+        }
+        events.into_iter().for_each(|event| self.log(event));
+    }
+
     fn open(
         &mut self,
         now: u64,

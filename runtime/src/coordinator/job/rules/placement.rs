@@ -3,8 +3,12 @@
 //! 1. On their own node, if only their guardians are lost.
 //! 2. Else on a spare node: one of the allocation that has room for them, as any node had at the
 //!    start. If it has not their images, a node that has them sends them first.
-//! 3. Else on the node with the fewest ranks that has the images.
+//! 3. Else on the node with the fewest ranks that has the images; or, if none that takes ranks has
+//!    them, that they can be sent to.
 //! 4. If a placement fails, the next candidate is chosen; no rank is started twice.
+//! 5. If there is none, but the agent of a node is only disconnected, it is waited for: either it
+//!    connects again, or mpirun reports its node as lost, or nobody waits any longer
+//!    (`unreachable_agents`).
 //!
 //! A rank on a spare node has a proxy (`rustbtl proxy`) beside a guardian that orted has started
 //! (`spare`): of mpirun's own node if there are ranks, since the job does not outlive that one
@@ -57,6 +61,7 @@ fn choose(candidates: Vec<Candidate>, lost: usize, room: usize) -> Option<Choice
             (_, true, true) => 1,
             (_, true, false) if candidate.reachable => 2,
             (_, _, true) => 3,
+            (PlacementKind::Home | PlacementKind::Shared, ..) if candidate.reachable => 4,
             _ => return None,
         };
         Some((order, candidate.ranks, candidate.node.clone()))
@@ -215,6 +220,11 @@ impl Job {
             }
         }
         match choose(self.candidates(checkpoint, &lost), lost.len(), self.spares.room) {
+            None if self.has_unreachable_agents() => {
+                let ranks: Vec<u32> = lost.iter().map(|rank| rank.0).collect();
+                self.log(json!({"event": "placement_waits", "set": set.0, "ranks": ranks}));
+                Ok(())
+            }
             None => Err("no other node is left to start its ranks on".into()),
             Some(Choice::Transfer(candidate)) => {
                 if self.transfer_images(checkpoint, &lost, &candidate.node) {
@@ -374,7 +384,10 @@ mod tests {
             ("sn3:1 on0:3+ on2:2+", 2, 2, "n2"),
             ("sn3:3+ on0:4+", 2, 2, "n3"),
             ("on0:1 on2:1+", 1, 1, "n2"),
-            ("on0:1 on2:1", 1, 1, "none"),
+            ("on0:1 on2:1", 1, 1, "send to n0"),
+            ("on0:1- on2:1", 1, 1, "send to n2"),
+            ("sn3:1 on0:4", 1, 1, "send to n0"),
+            ("on0:1- on2:1-", 1, 1, "none"),
             ("", 1, 1, "none"),
         ] {
             assert_eq!(chosen(candidates, lost, room), wanted, "{candidates}");

@@ -39,6 +39,11 @@ impl Job {
         self.unreachable.protection_disabled
     }
 
+    /// Is there an agent that is disconnected, and may connect again?
+    pub(crate) fn has_unreachable_agents(&self) -> bool {
+        !self.unreachable.protection_disabled && self.ranks.values().any(is_missing)
+    }
+
     /// Time has passed.
     pub(crate) fn check_reachability(&mut self, now: u64) {
         // A job that starts or ends does not wait for agents here.

@@ -19,6 +19,8 @@ pub(crate) struct CheckpointState {
     pub(crate) lost_ns: u64,
     pub(crate) complete: bool,
     pub(crate) problem: String,
+    /// Since it has begun, when it was last reported to take long; 0: never.
+    pub(crate) reported_slow_ms: u64,
 }
 
 impl CheckpointState {
@@ -44,6 +46,7 @@ impl CheckpointState {
             lost_ns: 0,
             complete: false,
             problem: String::new(),
+            reported_slow_ms: 0,
         }
     }
 }

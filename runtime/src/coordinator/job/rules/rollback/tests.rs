@@ -281,3 +281,40 @@ fn a_set_that_is_the_whole_job_is_rolled_back_whatever_it_did() {
     let alone = |message: &ToNode| matches!(message, ToNode::Restore { alone: true, .. });
     assert!(!world.sent(1).into_iter().any(alone), "nobody else writes to its files");
 }
+
+/// Rank 1's image is on its own node and on c, whose agent has just ended.
+fn holder_is_unreachable() -> World {
+    let mut world = World::with_checkpoint();
+    world.job.agent_gone(world.now, "c", &[PeerId(2)]);
+    world.mpirun("lost b");
+    assert!(!world.events("placement_waits").is_empty());
+    assert!(!world.to_mpirun().iter().any(|order| order.contains("fail")), "nothing is decided");
+    world
+}
+
+#[test]
+fn ranks_wait_for_the_node_that_has_their_images_where_its_agent_is_gone() {
+    let mut world = holder_is_unreachable();
+    world.connects(2, "c", 0);
+    assert_eq!(world.events("rank_placed")[0]["node"], "c");
+}
+
+#[test]
+fn if_that_node_is_lost_too_the_images_are_named() {
+    let mut world = holder_is_unreachable();
+    world.mpirun("lost c");
+    let orders = world.to_mpirun();
+    let lost = |order: &String| order.contains("all images of rank 1 in checkpoint 1 are lost");
+    assert!(orders.iter().any(lost), "{orders:?}");
+}
+
+#[test]
+fn nobody_waits_for_an_unreachable_agent_for_ever() {
+    let mut world = holder_is_unreachable();
+    world.job.tick(world.now);
+    world.job.tick(world.now + 300_000);
+    world.poll();
+    let orders = world.to_mpirun();
+    let reason = |order: &String| order.contains("cannot be reached any more");
+    assert!(orders.iter().any(reason), "{orders:?}");
+}
