@@ -104,12 +104,14 @@ impl SetState {
         DeterminantBatch { set, incarnation, from, upto, inherits: 0, records }.encode()
     }
 
-    /// This rank has recorded something; `last` is its last place.
+    /// This rank has recorded something; `last` is the last place of it, not always of all that it
+    /// has sent: it does not send all in the order of places.
     fn waits(&mut self, rank: PeerId, last: Option<u64>) {
-        self.waiting.extend(last.map(|last| (rank, last)));
+        let Some(last) = last else { return };
+        let waits_for = self.waiting.entry(rank).or_insert(last);
+        *waits_for = last.max(*waits_for);
         // What was sent again may have been stable for long.
-        self.stable_sent =
-            self.waiting.get(&rank).map_or(self.stable_sent, |&last| self.stable_sent.min(last));
+        self.stable_sent = self.stable_sent.min(last);
     }
 }
 

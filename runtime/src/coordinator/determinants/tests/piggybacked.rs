@@ -339,3 +339,26 @@ fn who_is_not_of_this_incarnation_or_sends_nonsense_changes_nothing() {
     all.handle(10, &recorded(2, FIRST, 0, &[1]));
     assert_eq!((all.next(B, FIRST), stable(&all.take_out())), (Some(0), vec![]), "a hole");
 }
+
+/// What a rank sends in one piece is not in the order of its places: content that was piggybacked
+/// to it comes before what it has recorded itself.
+#[test]
+fn a_rank_is_notified_of_its_last_place_whatever_comes_last() {
+    for late in [vec![], vec![1]] {
+        let mut all = persisting();
+        all.handle(10, &piggybacked_at(3, 3, &places(A, 0, &[Some((0, 0))])));
+        all.handle(10, &recorded(3, FIRST, 0, &[1]));
+        all.handle(10, &recorded(2, FIRST, 0, &[0]));
+        let to_rank_3 = |all: &mut Determinants| {
+            stable(&all.take_out()).into_iter().filter(|(rank, _)| *rank == 3).next_back()
+        };
+        assert_eq!(to_rank_3(&mut all), Some((3, 2)));
+        if !late.is_empty() {
+            // Sent again by another way.
+            all.handle(10, &recorded(3, FIRST, 0, &late));
+            assert_eq!(to_rank_3(&mut all), Some((3, 2)));
+        }
+        all.handle(10, &recorded(2, FIRST, 1, &[2]));
+        assert_eq!(to_rank_3(&mut all), Some((3, 4)), "it waits for that to send more");
+    }
+}
