@@ -21,13 +21,15 @@
 //!    process computes from it would be wrong.
 //! 7. Of what several of the processes that are rolled back have changed, the oldest record is
 //!    undone last, whoever made it: entries have a time.
+//! 8. What a process reads again while others continue is what it had read before, or all are
+//!    rolled back: also where others write it only meanwhile.
 
 mod entry;
 mod ranges;
 mod rollback;
 mod tracker;
 
-pub use entry::{ENTRY_BYTES_MAX, Entry, HEAD_BYTES, Head};
+pub use entry::{CONTENT_PLACE_BYTES, ENTRY_BYTES_MAX, Entry, HEAD_BYTES, Head};
 pub use ranges::Ranges;
 pub use rollback::{Shape, Step, steps};
 pub use tracker::{FileId, Need, Tracker};

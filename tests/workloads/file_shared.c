@@ -2,19 +2,27 @@
  *   both      each writes its own place and reads that of the one in front of it;
  *   reader    rank 0 writes it, all others read it after its message;
  *   once      rank 0 writes it in the beginning and closes it, all others read it all the time;
+ *   table     the same, and all have it open to write to it, as Fortran opens what is only read;
  *   writers   each writes its own place, nobody reads it until the end;
  *   made      the same in files that rank 0 makes or empties, now this one, now that one;
  *   removed   the same, rank 0 removes what it may find, and the last rank makes them;
  *   log       each in its turn appends to one file;
  *   turns     one after the other reads a place of one file and writes there;
+ *   late      as once, and rank 0 writes it again just after the last rank was killed, which all
+ *             have waited for;
+ *   over      the last rank and rank 0 write the same place, one after the other, until the last
+ *             rank is killed;
+ *   grown     the same behind the end that the file had, another place each time;
  *   folders   rank 0 makes folders, each makes a file of its own in them, and the last rank removes
  *             all of that when the next one is made.
  * What is found must be what messages say.
+ * With DIE_ONCE in the environment the last rank kills itself in late, over and grown.
  * usage: file_shared ITERATIONS FOLDER GATE HOW */
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +31,7 @@
 #include <unistd.h>
 #include "gate.h"
 
-enum { RARELY = 1 << 30, EVERY = 100, FILES = 8, PLACES = 16 };
+enum { RARELY = 1 << 30, EVERY = 100, FILES = 8, PLACES = 16, DEATH = 600 };
 
 static int me, np;
 
@@ -52,6 +60,15 @@ static uint64_t get(int k, int file, int place)
     must(k, pread(file, &value, sizeof value, place * (off_t) sizeof value) == sizeof value,
          "pread");
     return value;
+}
+
+/* A pipe: what is made in files is undone. */
+static void die_once(const char *folder)
+{
+    char name[4200];
+    snprintf(name, sizeof name, "%s/has-died", folder);
+    if (getenv("DIE_ONCE") && mkfifo(name, 0600) == 0)
+        raise(SIGKILL);
 }
 
 /* One of the files that are made now and then. */
@@ -128,9 +145,11 @@ int main(int argc, char **argv)
     const int is_turns = !strcmp(how, "turns");
     int both = !strcmp(how, "both"), writers = !strcmp(how, "writers");
     const int is_log = !strcmp(how, "log"), is_removed = !strcmp(how, "removed");
-    const int is_folders = !strcmp(how, "folders");
+    const int is_folders = !strcmp(how, "folders"), is_late = !strcmp(how, "late");
+    const int is_grown = !strcmp(how, "grown"), is_over = is_grown || !strcmp(how, "over");
     const int is_made = !strcmp(how, "made") || is_removed || is_folders;
-    int every = !strcmp(how, "once") ? RARELY : 1;
+    const int is_table = !strcmp(how, "table");
+    int every = is_late || is_table || !strcmp(how, "once") ? RARELY : 1;
     snprintf(path, sizeof path, "%s/shared.%s", argv[2], how);
     if (me == 0) {
         int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
@@ -143,7 +162,7 @@ int main(int argc, char **argv)
     int made = -1;
     if (is_log || is_made)
         writers = 1;
-    int access = both || is_turns ? O_RDWR : writers || me == 0 ? O_WRONLY : O_RDONLY;
+    int access = both || is_turns || is_over || is_table ? O_RDWR : writers || me == 0 ? O_WRONLY : O_RDONLY;
     if (is_log)
         access |= O_APPEND;
     int file = open(path, access);
@@ -159,7 +178,16 @@ int main(int argc, char **argv)
             value = next(value, get(k, file, k / np % PLACES));
             put(k, file, k / np % PLACES, value);
         }
-        if (is_turns)
+        if (is_over && k <= DEATH) {
+            int place = is_grown ? PLACES + np + k : k % PLACES;
+            if (me == np - 1)
+                put(k, file, place, next(value, 1));
+            MPI_Barrier(MPI_COMM_WORLD);
+            if (me == 0)
+                put(k, file, place, next(value, 2));
+            MPI_Barrier(MPI_COMM_WORLD);
+        }
+        if (is_turns || is_over)
             ;
         else if (is_log)
             must(k, k % np != me || write(file, &value, sizeof value) == sizeof value, "write");
@@ -178,11 +206,24 @@ int main(int argc, char **argv)
             if (every == RARELY && me == 0)
                 close(file);
         }
-        if (!both && !writers && !is_turns && me != 0)
+        if (!both && !writers && !is_turns && !is_over && me != 0)
             must(k, get(k, file, 0) == of_root, "what rank 0 has written");
         value = next(value, from);
         /* Nobody writes again before all have read. */
         MPI_Barrier(MPI_COMM_WORLD);
+        if ((is_late || is_over) && k == DEATH && me == np - 1)
+            die_once(argv[2]);
+        if (is_late && k == DEATH) {
+            of_root = value;
+            if (me == 0) {
+                usleep(30000); /* the other one is being restored */
+                file = open(path, O_WRONLY);
+                must(k, file >= 0, path);
+                put(k, file, 0, value);
+                close(file);
+            }
+            MPI_Bcast(&of_root, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
+        }
         usleep(500);
     }
     close(made);
@@ -195,7 +236,7 @@ int main(int argc, char **argv)
         for (int rank = 0; rank < np; rank++)
             value = next(value, get(iterations, file, rank));
     }
-    if (me == 0 && (is_log || is_made))
+    if (me == 0 && (is_log || is_made || is_over))
         value = next(value, hash_of_files(path));
     value = (value ^ value >> 29) * (2 * (uint64_t) me + 3);
     MPI_Reduce(&value, &all, 1, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);

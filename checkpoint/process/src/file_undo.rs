@@ -10,13 +10,16 @@
 mod common;
 mod journal;
 mod not_again;
+mod others;
 mod readers;
 mod rollback;
 mod shared;
+mod watched;
 
 pub use common::is_over;
 pub use journal::Journal;
 pub use rollback::{NotPutBack, Rollback, RolledBack, roll_back};
+pub use watched::WatchedReads;
 
 /// The folder of a job that has no checkpoint directory begins so: nothing in it outlives the job.
 pub const TEMPORARY: &str = ".rustbtl-";

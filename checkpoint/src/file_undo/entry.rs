@@ -7,9 +7,14 @@
 use super::PIECE_BYTES_MAX;
 use crate::image::checksum;
 use crate::image::codec::{Field, ImageError, Reader, Sink};
+use core::ops::Range;
 
 /// Longest path of the system.
 const PATH_BYTES_MAX: usize = 4096;
+/// Kind of [`Entry::Content`].
+const CONTENT: u8 = 5;
+/// As many bytes of an entry say of which file it is ([`Entry::content_place`]).
+pub const CONTENT_PLACE_BYTES: usize = PATH_BYTES_MAX + 64;
 /// Bytes in front of an entry.
 pub const HEAD_BYTES: usize = 16;
 /// Longest entry, head included.
@@ -185,6 +190,18 @@ impl Entry<'_> {
         head[8..].copy_from_slice(&at_ns.to_le_bytes());
     }
 
+    /// File, place and length of content, from the beginning of what follows a head. `None`: it is
+    /// another entry, or it is cut off before that.
+    pub fn content_place(beginning: &[u8]) -> Option<(&[u8], Range<u64>)> {
+        let (&kind, rest) = beginning.split_first()?;
+        let (length, rest) = rest.split_first_chunk::<4>().filter(|_| kind == CONTENT)?;
+        let (path, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        let (offset, rest) = rest.split_first_chunk::<8>()?;
+        let (bytes, _) = rest.split_first_chunk::<4>()?;
+        let offset = u64::from_le_bytes(*offset);
+        Some((path, offset..offset.saturating_add(u32::from_le_bytes(*bytes).into())))
+    }
+
     /// The files whose change it undoes: where they are before and after it.
     pub fn paths(&self) -> [Option<&[u8]>; 2] {
         match *self {
@@ -237,6 +254,12 @@ mod tests {
             assert!(!head.is_of(&damaged), "5");
             assert!(Entry::decode(&damaged).is_err());
         }
+        Entry::Content { path, offset: 9, bytes: b"old" }.encode(&mut bytes);
+        let body = &bytes[HEAD_BYTES..];
+        assert_eq!(Entry::content_place(body), Some((path, 9..12)));
+        assert_eq!(Entry::content_place(&body[..body.len() - 4]), None);
+        Entry::Size { path, size: 9, extend: true }.encode(&mut bytes);
+        assert_eq!(Entry::content_place(&bytes[HEAD_BYTES..]), None);
         assert_eq!(Head::decode([0; HEAD_BYTES]), None);
         assert_eq!(Head::decode([255; HEAD_BYTES]), None);
         // Golden: of version 3 of the format of images, which journals belong to.

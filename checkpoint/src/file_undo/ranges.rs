@@ -39,6 +39,12 @@ impl Ranges {
         added
     }
 
+    /// Is any byte of this range in it?
+    pub fn has_any_of(&self, range: &Range<u64>) -> bool {
+        let before = self.ends.range(..range.end).next_back();
+        !range.is_empty() && before.is_some_and(|(_, end)| *end > range.start)
+    }
+
     /// Are all bytes from 0 to `end` in it?
     pub fn reach(&self, end: u64) -> bool {
         end == 0 || self.ends.get(&0).is_some_and(|reached| *reached >= end)
@@ -63,9 +69,12 @@ mod tests {
                     }
                 }
                 let given: Vec<u64> = all.into_iter().flatten().collect();
+                prop_assert_eq!(ranges.has_any_of(&(start..start + length)), length > 0);
                 prop_assert_eq!(given, fresh);
                 let reached = bytes.iter().take_while(|is_in| **is_in).count() as u64;
                 prop_assert!(ranges.reach(reached) && !ranges.reach(reached + 1));
+                let some = bytes[start as usize / 2..start as usize].contains(&true);
+                prop_assert_eq!(ranges.has_any_of(&(start / 2..start)), some);
                 let mut behind = None;
                 for (&start, &end) in &ranges.ends {
                     prop_assert!(start < end && behind.is_none_or(|behind| behind < start));

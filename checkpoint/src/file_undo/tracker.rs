@@ -139,8 +139,14 @@ impl Tracker {
 
     /// Bytes are going to be written; the file has this size now.
     pub fn write(&mut self, id: FileId, size: u64, range: Range<u64>) -> Need {
-        let grows = range.end > size;
+        // Also where another process has made it longer since: who writes behind what there was is
+        // seen by that.
+        let grows = !range.is_empty() && range.end > self.size_at_begin(id).unwrap_or(size);
         self.change(id, size, range, grows, false)
+    }
+
+    fn size_at_begin(&self, id: FileId) -> Option<u64> {
+        self.files.get(&id).map(|file| file.size)
     }
 
     /// It is going to have another size.
@@ -231,6 +237,12 @@ mod tests {
         assert!(tracker.is_settled(FILE, false) && tracker.whole(FILE, 0).is_empty());
         tracker.begin_epoch(7);
         assert_eq!((tracker.spent(), tracker.is_settled(FILE, true)), (7, false));
+        tracker.opened(FILE, 100);
+        assert_eq!(
+            tracker.write(FILE, 300, 100..200).size,
+            Some((100, false)),
+            "others were first"
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use crate::checkpoint::state::{Checkpoint, Ending};
 use crate::engine::driver_state::Driver;
 use crate::ffi::verbose;
+use crate::files::watched;
 use rustbtl_coordination::control::{FromRank, ReplayBlocker};
 use rustbtl_fragments::ids::Incarnation;
 
@@ -50,10 +51,19 @@ impl Checkpoint {
             self.deliver();
         }
         if !self.replaying {
+            watched::has_repeated();
             self.report_not_replayable();
             self.stop_uncounted();
             self.shared.glue.verbose(verbose::INFO, || "replay complete".to_owned());
             self.send(&FromRank::ReplayComplete {});
+        }
+    }
+
+    /// Nothing is repeated any more. What others have written to files that were read again may
+    /// have been taken for what was there before: then all are rolled back.
+    pub(crate) fn end_watch(&self) {
+        if let Err(problem) = watched::end() {
+            crate::mpi::files::report_changed(&problem);
         }
     }
 
@@ -95,7 +105,10 @@ impl Checkpoint {
         });
         drop(driver);
         self.deliver();
-        if let Some((number, _)) = is_answered {
+        if let Some((number, replay)) = is_answered {
+            if replay {
+                self.end_watch();
+            }
             self.send(&FromRank::ReplayReported { number });
         }
     }

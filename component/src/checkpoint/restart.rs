@@ -6,6 +6,7 @@ use crate::engine::driver_state::Driver;
 use crate::engine::shared::ExclusiveGuard;
 use crate::ffi::verbose;
 use crate::files::epoch::Beginning;
+use crate::files::watched;
 use crate::peers::endpoint::Endpoint;
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::control::{CheckpointId, FromRank, RankEndpoint, ToRank};
@@ -70,6 +71,7 @@ pub(crate) fn resume_after_restart(
     // In another job nobody has more than what his image holds. In the same one others may have,
     // also if all sets were rolled back: each to a checkpoint of its own, with its own record.
     checkpoint.replaying = !is_another_job;
+    watched::restored_alone(!is_another_job && restarted.len() < driver.host.peers.size() as usize);
     driver.replaying = checkpoint.replaying;
     (checkpoint.replays_open, checkpoint.replay_question) = (checkpoint.replaying, None);
     checkpoint.reconnect(driver, &endpoints, &restarted);

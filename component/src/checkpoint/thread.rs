@@ -248,6 +248,7 @@ impl Checkpoint {
         let fence = Self::signals().fence.load(Ordering::Acquire);
         if fence && self.ending == Ending::Not && self.ready {
             self.ending = Ending::Told;
+            self.end_watch();
             self.send(&FromRank::Finishing {});
         }
         if self.ready {

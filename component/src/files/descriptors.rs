@@ -5,6 +5,7 @@ use crate::files::reads;
 use crate::files::recorder::{self, Change, InFlight, Place, before, before_next, id_of};
 use crate::files::shared_io;
 use crate::files::system::{self, Path};
+use crate::files::watched;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use libc::{aiocb, iovec, off_t, size_t, ssize_t};
 use rustbtl_checkpoint::file_undo::Entry;
@@ -73,6 +74,14 @@ fn opened(
     flags: c_int,
     call: impl Fn(c_int) -> c_int,
 ) -> c_int {
+    let is_readable = flags & libc::O_ACCMODE != libc::O_WRONLY;
+    if watched::is_repeating() && is_readable && !path.is_null() {
+        // SAFETY: the caller's promise to open(2).
+        let place = Path::given(folder, unsafe { CStr::from_ptr(path) });
+        if let Some(place) = place.map(Path::in_real_folder) {
+            watched::reads(place.bytes());
+        }
+    }
     if shared_io::is_opening() {
         // SAFETY: the caller's promise to open(2).
         let text = (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) });
@@ -310,7 +319,24 @@ fn resized(fd: c_int, size: off_t, call: impl Fn() -> c_int) -> c_int {
     if shared_io::is_shared(fd) { shared_io::resize(fd, size.unsigned_abs(), call) } else { call() }
 }
 
+/// While it is repeated.
+///
+/// # Safety
+/// As for writev(2).
+unsafe fn again(fd: c_int, at: Option<off_t>, vector: *const iovec, count: c_int) {
+    let Some(count) = usize::try_from(count).ok().filter(|_| !vector.is_null()) else { return };
+    if watched::is_repeating() && !shared_io::is_shared(fd) {
+        let at = at.map(|offset| u64::try_from(offset).unwrap_or(u64::MAX));
+        // SAFETY: the caller's promise.
+        let vector = unsafe { core::slice::from_raw_parts(vector, count) };
+        // SAFETY: the caller's promise.
+        unsafe { watched::writes(fd, at, vector) };
+    }
+}
+
 unsafe extern "C" fn write(fd: c_int, from: *const c_void, bytes: size_t) -> ssize_t {
+    // SAFETY: the caller's promise.
+    unsafe { again(fd, None, &iovec { iov_base: from.cast_mut(), iov_len: bytes }, 1) };
     written(
         fd,
         || bytes as u64,
@@ -343,6 +369,8 @@ unsafe fn bytes_of(vector: *const iovec, count: c_int) -> u64 {
 }
 
 unsafe extern "C" fn writev(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: the caller's promise.
+    unsafe { again(fd, None, vector, count) };
     written(
         fd,
         // SAFETY: the caller's promise.
@@ -362,6 +390,8 @@ unsafe extern "C" fn pwrite(
     bytes: size_t,
     offset: off_t,
 ) -> ssize_t {
+    // SAFETY: the caller's promise.
+    unsafe { again(fd, Some(offset), &iovec { iov_base: from.cast_mut(), iov_len: bytes }, 1) };
     written_at(fd, (at(offset), || bytes as u64), || {
         stock!(PWRITE(
             fd => c_int, from => *const c_void, bytes => size_t, offset => off_t
@@ -375,6 +405,8 @@ unsafe extern "C" fn pwritev(
     count: c_int,
     offset: off_t,
 ) -> ssize_t {
+    // SAFETY: the caller's promise.
+    unsafe { again(fd, Some(offset), vector, count) };
     // SAFETY: the caller's promise.
     written_at(fd, (at(offset), || unsafe { bytes_of(vector, count) }), || {
         stock!(PWRITEV(
@@ -391,6 +423,8 @@ unsafe extern "C" fn pwritev2(
     flags: c_int,
 ) -> ssize_t {
     let place = if offset == -1 { Place::Offset } else { at(offset) };
+    // SAFETY: the caller's promise.
+    unsafe { again(fd, Some(offset).filter(|offset| *offset != -1), vector, count) };
     // SAFETY: the caller's promise.
     written_at(fd, (place, || unsafe { bytes_of(vector, count) }), || {
         stock!(PWRITEV2(

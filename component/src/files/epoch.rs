@@ -9,6 +9,7 @@ use crate::files::recorder::{self, ANYWHERE, Guard, NO_STREAM, id_of};
 use crate::files::shared_io;
 use crate::files::streams;
 use crate::files::system::{self, Path as Place};
+use crate::files::watched;
 use core::ffi::c_int;
 use rustbtl_checkpoint::file_undo::{Entry, FileId};
 use rustbtl_process::file_undo::Journal;
@@ -293,6 +294,10 @@ impl Beginning {
         // All have put back what they have changed, and none runs yet.
         rustbtl_process::file_undo::is_over(self.guard.journal.folder());
         shared_io::restored();
+        let (folder, epoch) = (self.guard.journal.folder(), self.guard.journal.epoch());
+        if !is_another_job {
+            watched::restored(folder, epoch);
+        }
         self.threads_run();
         if is_another_job {
             // Its checkpoints have other numbers.

@@ -11,3 +11,4 @@ pub mod recorder;
 pub mod shared_io;
 pub mod streams;
 pub mod system;
+pub mod watched;

@@ -10,6 +10,7 @@ use crate::files::functions::{Function, stock};
 use crate::files::recorder::{self, InFlight, NUMBERS, Recorder, id_of};
 use crate::files::shared_io;
 use crate::files::system::{self, Path};
+use crate::files::watched;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{aiocb, iovec, off_t, size_t, ssize_t, stat};
@@ -92,9 +93,12 @@ fn note(fd: c_int) -> InFlight {
         set(false);
         return InFlight::NONE;
     }
+    let path = Path::of_descriptor(fd);
+    if let Some(path) = path.as_ref().filter(|_| watched::is_repeating()) {
+        watched::reads(path.bytes());
+    }
     let Some(mut recorder) = recorder::enter() else { return InFlight::NONE };
     if recorder.is_recording() {
-        let path = Path::of_descriptor(fd);
         let Some(path) = path.filter(|path| !recorder.is_left_out(path.bytes())) else {
             set(false);
             return InFlight::NONE;

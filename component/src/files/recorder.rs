@@ -112,7 +112,8 @@ impl Drop for Guard {
     }
 }
 
-fn this_thread() -> usize {
+/// A number for it.
+pub(super) fn this_thread() -> usize {
     // SAFETY: no arguments.
     unsafe { libc::pthread_self() as usize }
 }

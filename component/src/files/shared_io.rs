@@ -163,8 +163,15 @@ pub fn restored() {
 
 /// It is read or written for the first time, by no call that is repeated.
 pub fn must_be_there(fd: c_int) {
-    if let Some(repeater) = REPEATER.get().filter(|_| is_set(&REMOVED, fd)) {
-        (repeater.diverged)(GONE);
+    if is_set(&REMOVED, fd) {
+        diverged(GONE);
+    }
+}
+
+/// What is repeated goes another way: all are rolled back. Returns where nothing is repeated.
+pub fn diverged(problem: &str) {
+    if let Some(repeater) = REPEATER.get() {
+        (repeater.diverged)(problem);
     }
 }
 

@@ -10,6 +10,7 @@ use crate::files::recorder::{
     self, ANYWHERE, Guard, NO_STREAM, READS, Recorder, SEQUENTIAL, id_of,
 };
 use crate::files::system::{self, Path};
+use crate::files::watched;
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use libc::{FILE, off_t};
 
@@ -132,6 +133,10 @@ unsafe fn opened(
     let mode = unsafe { CStr::from_ptr(mode) };
     let mode = mode_of(mode.to_bytes());
     let Some(place) = Path::given(libc::AT_FDCWD, path) else { return without() };
+    if watched::is_repeating() && matches!(mode, Mode::Reads | Mode::Updates) {
+        let real = Path::given(libc::AT_FDCWD, path).map(Path::in_real_folder);
+        watched::reads(real.as_ref().unwrap_or(&place).bytes());
+    }
     let before = place.stat(true);
     let is_file = match before {
         Ok(stat) => system::is_regular(&stat),

@@ -177,6 +177,12 @@ pub fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// As many bytes from there as there are, at most; gives how many.
+pub fn read_at(fd: c_int, to: &mut [u8], at: u64) -> usize {
+    let a = [fd as usize, to.as_mut_ptr().addr(), to.len(), at as usize, 0];
+    usize::try_from(call(libc::SYS_pread64, a)).unwrap_or(0)
+}
+
 /// close(2).
 pub fn close(fd: c_int) {
     call(libc::SYS_close, [fd as usize, 0, 0, 0, 0]);

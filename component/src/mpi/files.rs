@@ -110,12 +110,16 @@ pub fn install(driver: &Driver) {
 
 /// The engine may be held by this thread, or by nobody: a rollback of all ends this process.
 fn diverged(problem: &str) -> ! {
-    let shared = shared();
-    if !report_divergence(PeerId(RANK.load(Ordering::Relaxed)), problem) {
-        shared.glue.fatal("divergence", &[problem]);
-    }
+    report_changed(problem);
     std::thread::sleep(ROLLBACK_MAX);
-    shared.glue.fatal("divergence", &[problem])
+    shared().glue.fatal("divergence", &[problem])
+}
+
+/// What was repeated with files went another way, or may have: all are rolled back.
+pub fn report_changed(problem: &str) {
+    if !report_divergence(PeerId(RANK.load(Ordering::Relaxed)), problem) {
+        shared().glue.fatal("divergence", &[problem]);
+    }
 }
 
 fn refuse(why: &'static str) {

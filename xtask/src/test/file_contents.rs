@@ -59,58 +59,74 @@ const fn shared(name: &'static str, arguments: &'static [&'static str]) -> Progr
     let (source, iterations) = ("file_shared.c", ITERATIONS);
     Program { name, what: What::Hash { source, iterations, arguments } }
 }
-/// How, what happens, and whether others are rolled back with the set of which a program is killed.
-const SHARED: [(Program, &[&str], bool); 9] = [
+const WITH_THEM: &str = "it can be rolled back with them only";
+const KILLED_LATER: [&str; 5] = [
+    "--mca",
+    "vprotocol_correlated_checkpoint_interval",
+    "1",
+    "--kill-at-event",
+    "checkpoint_completed@4=rank:3",
+];
+const DIES_ONCE: [&str; 2] = ["--env", "DIE_ONCE=1"];
+/// How, what happens, and, where others are rolled back with the set of which a program is killed,
+/// what the reason has to name.
+const SHARED: [(Program, &[&str], Option<&str>); 13] = [
     (
         shared("each reads what another one writes", &["FOLDER", "GATE", "both"]),
         &["--kill-rank-after-checkpoint", "3@1"],
-        true,
+        Some(WITH_THEM),
     ),
     (
         shared("one writes, all others read", &["FOLDER", "GATE", "reader"]),
         &["--kill-rank-after-checkpoint", "3@1"],
-        true,
+        Some(WITH_THEM),
     ),
-    (
-        shared("written before the checkpoint", &["FOLDER", "GATE", "once"]),
-        &[
-            "--mca",
-            "vprotocol_correlated_checkpoint_interval",
-            "1",
-            "--kill-at-event",
-            "checkpoint_completed@4=rank:3",
-        ],
-        false,
-    ),
+    (shared("written before the checkpoint", &["FOLDER", "GATE", "once"]), &KILLED_LATER, None),
+    (shared("the same, open to be written to", &["FOLDER", "GATE", "table"]), &KILLED_LATER, None),
     (
         shared("nobody reads it", &["FOLDER", "GATE", "writers"]),
         &["--kill-rank-after-checkpoint", "3@1"],
-        false,
+        None,
     ),
     (
         shared("one after the other changes it", &["FOLDER", "GATE", "turns"]),
         &["--kill-rank-after-checkpoint", "3@1"],
-        true,
+        Some(WITH_THEM),
     ),
     (
         shared("one makes folders, all make files in them", &["FOLDER", "GATE", "folders"]),
         &["--kill-rank-after-checkpoint", "1@1"],
-        true,
+        Some(WITH_THEM),
     ),
     (
         shared("one makes them, all write", &["FOLDER", "GATE", "made"]),
         &["--kill-rank-after-checkpoint", "1@1"],
-        true,
+        Some(WITH_THEM),
     ),
     (
         shared("one removes them, another one makes them", &["FOLDER", "GATE", "removed"]),
         &["--kill-rank-after-checkpoint", "1@1"],
-        true,
+        Some(WITH_THEM),
     ),
     (
         shared("all append", &["FOLDER", "GATE", "log"]),
         &["--kill-rank-after-checkpoint", "3@1"],
-        true,
+        Some(WITH_THEM),
+    ),
+    (
+        shared("it is written while it is read again", &["FOLDER", "GATE", "late"]),
+        &DIES_ONCE,
+        Some("shared.late"),
+    ),
+    (
+        shared("one overwrites what another one has written", &["FOLDER", "GATE", "over"]),
+        &DIES_ONCE,
+        Some(WITH_THEM),
+    ),
+    (
+        shared("the same behind its end", &["FOLDER", "GATE", "grown"]),
+        &DIES_ONCE,
+        Some("shared.grown"),
     ),
 ];
 /// Of a millisecond and more.
@@ -214,9 +230,9 @@ fn live(tier: &mut Tier, over: &Over, count: usize) {
 }
 
 fn of_several_sets(tier: &mut Tier, over: &Over, count: usize) {
-    for (program, faults, together) in SHARED.iter().take(count) {
+    for (program, faults, reason) in SHARED.iter().take(count) {
         let title = format!("contents of files: of several sets: {}: 2 × 2", program.name);
-        tier.check(&title, || survives_shared(over, program, faults, *together));
+        tier.check(&title, || survives_shared(over, program, faults, *reason));
     }
 }
 
@@ -255,15 +271,20 @@ fn survives(
     must_be_clean(&outcome)
 }
 
-/// The answer is the same. `together`: the set of the program that is killed is not rolled back
-/// alone, since it has read what others have written since.
-fn survives_shared(over: &Over, program: &Program, faults: &[&str], together: bool) -> Result<()> {
+/// The answer is the same. `reason`: why the set of the program that is killed is not rolled back
+/// alone.
+fn survives_shared(
+    over: &Over,
+    program: &Program,
+    faults: &[&str],
+    reason: Option<&str>,
+) -> Result<()> {
     let scratch = Scratch::new("files")?;
     let job = || program.job_over(over, (2, 2), ITERATIONS, &scratch);
     let known = program.answer(&job()?.run()?, &scratch)?;
     // Its nodes have one file system, and its folder of journals.
     let job = job()?.with(faults);
-    let sets = if together { 2 } else { 1 };
+    let sets = if reason.is_some() { 2 } else { 1 };
     let replayed = |events: &str| local_storage::all_have_replayed(events, sets);
     let job = local_storage::plain(job, &scratch);
     let happened = || replayed(&local_storage::events(&scratch).unwrap_or_default());
@@ -272,9 +293,9 @@ fn survives_shared(over: &Over, program: &Program, faults: &[&str], together: bo
     program.must_answer(&outcome, &scratch, &known)?;
     let events = local_storage::events(&scratch)?;
     let global = events.contains("\"event\":\"global_rollback\"");
-    outcome.must_by(global == together, "another kind of rollback", &events)?;
-    let why = outcome.said().contains("it can be rolled back with them only");
-    outcome.must(why == together, "the file should be named")?;
+    outcome.must_by(global == reason.is_some(), "another kind of rollback", &events)?;
+    let is_named = |reason: &str| outcome.said().contains(reason) || events.contains(reason);
+    outcome.must_by(reason.is_none_or(is_named), "the file should be named", &events)?;
     must_be_clean(&outcome)
 }
 

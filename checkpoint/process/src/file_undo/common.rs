@@ -88,7 +88,7 @@ fn before<'e>(entry: &'e Entry<'_>) -> Vec<(&'e [u8], Before)> {
 }
 
 /// Paths of what an entry has changed.
-fn changed<'e>(entry: &'e Entry<'_>) -> impl Iterator<Item = &'e [u8]> {
+pub(super) fn changed<'e>(entry: &'e Entry<'_>) -> impl Iterator<Item = &'e [u8]> {
     let changes = !matches!(
         entry,
         Entry::Writes { .. } | Entry::Shared { .. } | Entry::Missing { .. } | Entry::Reads { .. }

@@ -6,12 +6,12 @@
 
 use super::epoch_of;
 use super::rollback::Opened;
+use super::watched::metadata;
 use crate::error::ProcessImageError;
 use crate::private_files::{FileError, Folder};
 use rustbtl_checkpoint::file_undo::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -71,17 +71,21 @@ impl Reads {
     /// Nobody has changed it since it was read first.
     fn is_unchanged(&self, path: &[u8]) -> bool {
         let before = self.0.get(path).copied().filter(|before| *before != 0);
-        let Ok(now) = fs::metadata(OsStr::from_bytes(path)) else { return false };
+        let Ok(now) = metadata(path) else { return false };
         let now = u64::try_from(now.ctime() * 1_000_000_000 + now.ctime_nsec());
         before.is_some_and(|before| now == Ok(before))
     }
 
-    /// Ranks of other sets write to `theirs`: can it be rolled back without them?
+    /// Ranks of other sets write to `theirs`, or may: can it be rolled back without them? What
+    /// nobody has changed since it was read first is what it was, unless this process, which does
+    /// it again, has `changed` it before.
     pub(super) fn must_be_alone(
         &self,
         theirs: &BTreeSet<Vec<u8>>,
+        changed: &BTreeSet<Vec<u8>>,
     ) -> Result<(), ProcessImageError> {
-        let read = theirs.iter().find(|path| self.0.contains_key(*path));
+        let is_what_it_was = |path: &Vec<u8>| !changed.contains(path) && self.is_unchanged(path);
+        let read = theirs.iter().find(|path| self.has(path) && !is_what_it_was(path));
         read.map_or(Ok(()), |path| {
             let what = format!("{} is not put back to what it was", shown(path));
             Err(ProcessImageError::Refused { what, reason: WRITTEN_BY_OTHERS })
@@ -135,6 +139,6 @@ pub(super) fn must_be_unread(
     Ok(())
 }
 
-fn shown(path: &[u8]) -> impl core::fmt::Display + '_ {
+pub(super) fn shown(path: &[u8]) -> impl core::fmt::Display + '_ {
     Path::new(OsStr::from_bytes(path)).display()
 }

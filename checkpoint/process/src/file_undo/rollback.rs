@@ -1,13 +1,17 @@
 //! Undoing journals, before the process is made.
 
-use super::common::{self, Common};
+use super::common::{self, Common, changed};
 use super::not_again::NotAgain;
+use super::others::{Whose, named_by, overwritten_by_others};
 use super::readers::{self, Missing, Reads};
 use super::shared::SharedFiles;
 use super::{epoch_of, journal_name};
 use crate::error::ProcessImageError;
 use crate::private_files::Folder;
-use rustbtl_checkpoint::file_undo::{Entry, HEAD_BYTES, Head, Shape, Step, steps};
+use core::ops::Range;
+use rustbtl_checkpoint::file_undo::{
+    CONTENT_PLACE_BYTES, Entry, HEAD_BYTES, Head, Ranges, Shape, Step, steps,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
@@ -49,6 +53,8 @@ pub struct NotPutBack {
 const NO_ROOM: &str = "more of it was changed than vprotocol_correlated_file_undo_max permits, or \
                        it could not be read";
 const SHARED: &str = "ranks of other sets write to it, too";
+const OVERWRITTEN: &str = "this rank and ranks of other sets have overwritten the same part of it \
+                           since: it can be rolled back with them only";
 
 /// A journal, and where its entries are.
 pub(super) struct Opened {
@@ -89,6 +95,23 @@ impl Opened {
         Ok(Self { file, entries })
     }
 
+    /// Which parts of files have entries with their content.
+    pub(super) fn each_content(
+        file: File,
+        mut seen: impl FnMut(&[u8], Range<u64>),
+    ) -> io::Result<()> {
+        let opened = Self::read(file, |_, _| (), true)?;
+        let mut beginning = [0; CONTENT_PLACE_BYTES];
+        for (at, head) in opened.entries {
+            let beginning = &mut beginning[..head.bytes.min(CONTENT_PLACE_BYTES)];
+            opened.file.read_exact_at(beginning, at + HEAD_BYTES as u64)?;
+            if let Some((path, range)) = Entry::content_place(beginning) {
+                seen(path, range);
+            }
+        }
+        Ok(())
+    }
+
     /// Time of an entry.
     pub(super) fn at_ns(&self, entry: usize) -> u64 {
         self.entries[entry].1.at_ns
@@ -124,7 +147,7 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<RolledBack, ProcessImageError> {
     }
     let mut journals = BTreeMap::new();
     let (mut own, mut missing, mut shapes) = (BTreeSet::new(), Missing::new(), Vec::new());
-    let mut moves = Vec::new();
+    let (mut moves, mut changes, mut overwritten) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
     let mut by_mpi_io = SharedFiles::new(what.epoch);
     let mut not_again = NotAgain::new(what.epoch);
     for name in folder.names()? {
@@ -145,6 +168,11 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<RolledBack, ProcessImageError> {
                 moves.push([from.to_vec(), to.to_vec()]);
             }
             own.extend(entry.paths().into_iter().flatten().map(<[u8]>::to_vec));
+            changes.extend(changed(entry).map(<[u8]>::to_vec));
+            if let Entry::Content { path, offset, bytes } = *entry {
+                let range = offset..offset.saturating_add(bytes.len() as u64);
+                overwritten.entry(path.to_vec()).or_insert_with(Ranges::default).add(range);
+            }
             by_mpi_io.see((epoch, index), entry);
             not_again.see(epoch, entry);
         };
@@ -163,10 +191,17 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<RolledBack, ProcessImageError> {
     let shared = if what.alone {
         let reads = Reads::since(&folder, what.epoch)?;
         let names = own.iter().chain(reads.paths()).chain(not_again.paths()).cloned().collect();
-        let theirs = shared_with_others(what.folder, &names);
-        reads.must_be_alone(&theirs)?;
+        let theirs = named_by(Whose::OtherSets, what.folder, &names);
+        reads.must_be_alone(&theirs, &changes)?;
         not_again.must_be_alone(theirs.iter().filter(|path| !by_mpi_io.has(path)))?;
         by_mpi_io.check(|path| reads.has(path))?;
+        let both = |path: &Vec<u8>| theirs.contains(path) && !by_mpi_io.has(path);
+        let parts = overwritten.iter().filter(|(path, _)| both(path));
+        let parts = parts.map(|(path, ranges)| (path.as_slice(), ranges.clone())).collect();
+        if let Some(path) = overwritten_by_others(what.folder, &parts) {
+            let what = format!("{} is not put back to what it was", readers::shown(path));
+            return Err(ProcessImageError::Refused { what, reason: OVERWRITTEN });
+        }
         own.iter().filter(|path| theirs.contains(*path) || by_mpi_io.has(path)).cloned().collect()
     } else {
         BTreeSet::new()
@@ -344,44 +379,6 @@ impl Left {
             self.files.push(new);
         }
     }
-}
-
-/// Of these files and folders, those that processes of other sets write to, or have changed
-/// something in.
-fn shared_with_others(folder: &Path, own: &BTreeSet<Vec<u8>>) -> BTreeSet<Vec<u8>> {
-    let mut shared = BTreeSet::new();
-    let set = |name: &OsStr| {
-        name.to_str().and_then(|name| name.split_once('.')).map(|of| of.0.to_owned())
-    };
-    let (Some(job), Some(mine)) = (folder.parent(), folder.file_name().and_then(set)) else {
-        return shared;
-    };
-    if own.is_empty() {
-        return shared;
-    }
-    let Ok(job) = Folder::open(job) else { return shared };
-    for name in job.names().unwrap_or_default() {
-        if set(&name).is_none_or(|of| of == mine) {
-            continue;
-        }
-        let Ok(theirs) = job.folder(&name) else { continue };
-        for journal in theirs.names().unwrap_or_default() {
-            let is_one = journal.to_str().is_some_and(|name| name.starts_with("epoch-"));
-            // It may be removed meanwhile.
-            let Some(file) = is_one.then(|| theirs.file(&journal).ok()).flatten() else { continue };
-            let seen = |_: usize, entry: &Entry<'_>| {
-                let paths = entry.paths().into_iter().flatten();
-                let with_folders = paths.flat_map(|path| {
-                    Path::new(OsStr::from_bytes(path))
-                        .ancestors()
-                        .map(|at| at.as_os_str().as_bytes())
-                });
-                shared.extend(with_folders.filter(|path| own.contains(*path)).map(<[u8]>::to_vec));
-            };
-            let _ = Opened::read(file, seen, true);
-        }
-    }
-    shared
 }
 
 pub(super) fn undo(entry: &Entry<'_>, folder: &Folder, left: &mut Left) -> io::Result<()> {

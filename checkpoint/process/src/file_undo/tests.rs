@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 mod common;
+mod watched;
 
 struct Place(PathBuf);
 
@@ -193,12 +194,39 @@ fn what_others_write_and_this_process_has_read_is_rolled_back_with_them() {
     // What nobody else writes does not matter.
     journal.note_read(bytes(&other), 0).unwrap();
     assert_eq!(refusal(&place, true), None);
+    // It is open to be written to, as Fortran opens what is only read.
+    journal.append(&Entry::Writes { path: bytes(&file) }).unwrap();
     journal.note_read(bytes(&file), last_change(&file)).unwrap();
+    assert_eq!(refusal(&place, true), None, "nobody has changed it since");
+    fs::write(&file, "abcdefghij").unwrap();
     let refused = refusal(&place, true).unwrap();
     assert!(refused.contains("/file is not") && refused.contains("with them only"), "{refused}");
     assert_eq!(refusal(&place, false), None, "all together");
     let folder = &place.process("set-0.rank-0");
     assert!(roll_back(&Rollback { folder, epoch: 2, alone: true }).is_ok(), "read before that");
+}
+
+/// Content is recorded when it is overwritten for the first time.
+#[test]
+fn whoever_overwrites_what_others_overwrite_too_is_rolled_back_with_them() {
+    for (case, (theirs_at, refused)) in
+        [(1..4, true), (0..2, true), (4..9, false)].iter().enumerate()
+    {
+        let place = Place::new(&format!("overwritten-{case}"));
+        let file = place.file("file", "0123456789");
+        let mut theirs = place.journal("set-1.rank-1");
+        theirs.begin(9);
+        theirs.append(&Entry::Writes { path: bytes(&file) }).unwrap();
+        let reader = File::open(&file).unwrap();
+        theirs.save(bytes(&file), reader.as_raw_fd(), theirs_at.clone()).unwrap();
+        let mut journal = place.journal("set-0.rank-0");
+        journal.begin(1);
+        journal.append(&Entry::Begun {}).unwrap();
+        change(&mut journal, &file);
+        let why = refusal(&place, true);
+        assert_eq!(why.is_some_and(|why| why.contains("same part")), *refused, "{theirs_at:?}");
+        assert_eq!(refusal(&place, false), None, "all together");
+    }
 }
 
 #[test]

@@ -350,7 +350,7 @@ fn a_rank_is_notified_of_its_last_place_whatever_comes_last() {
         all.handle(10, &recorded(3, FIRST, 0, &[1]));
         all.handle(10, &recorded(2, FIRST, 0, &[0]));
         let to_rank_3 = |all: &mut Determinants| {
-            stable(&all.take_out()).into_iter().filter(|(rank, _)| *rank == 3).next_back()
+            stable(&all.take_out()).into_iter().rfind(|(rank, _)| *rank == 3)
         };
         assert_eq!(to_rank_3(&mut all), Some((3, 2)));
         if !late.is_empty() {

@@ -1,0 +1,92 @@
+//! What a process reads again alone, while others continue.
+
+use super::*;
+use crate::file_undo::WatchedReads;
+
+const NAME: &str = "set-0.rank-0";
+
+/// It has read both, and was rolled back alone.
+fn read_again(place: &Place) -> (PathBuf, PathBuf, Journal, WatchedReads) {
+    let (file, other) = (place.file("file", "0123456789"), place.file("other", "0123456789"));
+    let mut journal = place.journal(NAME);
+    journal.begin(1);
+    journal.append(&Entry::Begun {}).unwrap();
+    journal.note_read(bytes(&file), last_change(&file)).unwrap();
+    journal.note_read(bytes(&other), last_change(&other)).unwrap();
+    assert_eq!(place.back(NAME, 1, true), []);
+    let watched = WatchedReads::begin(&place.process(NAME), 1).unwrap();
+    assert_eq!((watched.check_one(bytes(&file)), watched.check()), (Ok(()), Ok(())));
+    (file, other, journal, watched)
+}
+
+/// Another set opens it to write to it, and does.
+fn written_by_others(place: &Place, file: &Path) -> Journal {
+    let mut theirs = place.journal("set-1.rank-1");
+    theirs.begin(9);
+    theirs.append(&Entry::Writes { path: bytes(file) }).unwrap();
+    fs::write(file, "abcdefghij").unwrap();
+    theirs
+}
+
+#[test]
+fn what_others_write_while_it_is_read_again_is_found() {
+    let place = Place::new("watched-written");
+    let (file, other, _journal, watched) = read_again(&place);
+    let _theirs = written_by_others(&place, &file);
+    assert!(watched.check_one(bytes(&file)).unwrap_err().contains("/file while"));
+    assert!(watched.check().unwrap_err().contains("/file while"));
+    assert_eq!(watched.check_one(bytes(&other)), Ok(()));
+    assert_eq!(watched.check_one(b"/never/read"), Ok(()));
+}
+
+#[test]
+fn so_is_what_they_remove_or_give_its_name_and_what_nobody_of_the_job_writes() {
+    let changes: [fn(&Path); 3] = [
+        |file| fs::remove_file(file).unwrap(),
+        |file| fs::rename(file.with_file_name("other"), file).unwrap(),
+        |file| fs::write(file, "0123456789").unwrap(),
+    ];
+    for (case, change) in changes.into_iter().enumerate() {
+        let place = Place::new(&format!("watched-{case}"));
+        let (file, _, _journal, watched) = read_again(&place);
+        change(&file);
+        assert!(watched.check_one(bytes(&file)).is_err(), "{case}");
+        assert!(watched.check().is_err(), "{case}");
+    }
+}
+
+#[test]
+fn what_its_own_set_changes_again_is_not_unless_others_write_it_too() {
+    let place = Place::new("watched-own");
+    let (file, _, mut journal, watched) = read_again(&place);
+    let mut mates = place.journal("set-0.rank-2");
+    mates.begin(3);
+    mates.append(&Entry::Writes { path: bytes(&file) }).unwrap();
+    fs::write(&file, "abcdefghij").unwrap();
+    assert_eq!((watched.check_one(bytes(&file)), watched.check()), (Ok(()), Ok(())));
+    journal.append(&Entry::Writes { path: bytes(&file) }).unwrap();
+    let _theirs = written_by_others(&place, &file);
+    assert!(watched.check().is_err());
+}
+
+#[test]
+fn what_it_had_not_read_before_must_not_be_written_by_others() {
+    let place = Place::new("watched-new");
+    let (_, _, mut journal, watched) = read_again(&place);
+    let new = place.file("new", "0123456789");
+    journal.note_read(bytes(&new), last_change(&new)).unwrap();
+    assert_eq!(watched.check(), Ok(()), "it may have been there");
+    let _theirs = written_by_others(&place, &new);
+    assert!(watched.check().is_err());
+}
+
+#[test]
+fn what_others_have_written_before_it_begins_is_refused_then() {
+    let place = Place::new("watched-begin");
+    let (file, _, _journal, _) = read_again(&place);
+    let theirs = written_by_others(&place, &file);
+    assert!(WatchedReads::begin(&place.process(NAME), 1).is_err());
+    assert!(WatchedReads::begin(&place.process(NAME), 2).is_ok(), "read before that");
+    drop(theirs);
+    assert!(WatchedReads::begin(&place.process("set-7.rank-7"), 1).is_ok(), "it has no files");
+}

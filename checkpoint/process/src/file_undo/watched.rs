@@ -1,0 +1,133 @@
+//! What a process has read since its snapshot, while it reads that again alone. Processes of other
+//! sets continue: what they write meanwhile, it has not read before (invariant 8).
+
+use super::others::{Whose, grown_by_others, named_by};
+use super::readers::{Reads, shown};
+use crate::error::ProcessImageError;
+use crate::private_files::Folder;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs::{File, Metadata, OpenOptions};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Of a file whose content cannot have changed while this is the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    changed_ns: i128,
+}
+
+impl Identity {
+    fn of(found: &Metadata) -> Self {
+        let changed_ns = i128::from(found.ctime()) * 1_000_000_000 + i128::from(found.ctime_nsec());
+        Self { device: found.dev(), inode: found.ino(), changed_ns }
+    }
+}
+
+/// As it is now. It is opened, if that is possible: a file system on the network may know only then
+/// what other nodes have done to it.
+pub(super) fn metadata(path: &[u8]) -> std::io::Result<Metadata> {
+    let path = Path::new(OsStr::from_bytes(path));
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    opened.and_then(|file: File| file.metadata()).or_else(|_| std::fs::metadata(path))
+}
+
+/// See the head of this file.
+#[derive(Debug)]
+pub struct WatchedReads {
+    folder: PathBuf,
+    epoch: u64,
+    /// As they were when all ranks of the set had put back what they had changed; `None`: there is
+    /// nothing.
+    files: BTreeMap<Vec<u8>, Option<Identity>>,
+    /// What others had made, or made longer. Where in it is not known.
+    grown: BTreeSet<Vec<u8>>,
+}
+
+impl WatchedReads {
+    /// All processes of the set were rolled back to the snapshot with which this epoch began, and
+    /// none of them runs yet. `folder`: of this process.
+    ///
+    /// # Errors
+    /// What others have changed already: the process cannot be rolled back alone.
+    pub fn begin(folder: &Path, epoch: u64) -> Result<Self, ProcessImageError> {
+        let reads = match Folder::open(folder) {
+            Err(error) if error.is_missing() => Reads::default(),
+            opened => Reads::since(&opened?, epoch)?,
+        };
+        let now = |path: &Vec<u8>| (path.clone(), identity(path));
+        let files = reads.paths().map(now).collect();
+        // Afterwards: who writes says so first.
+        let paths = reads.paths().cloned().collect();
+        let theirs = named_by(Whose::OtherSets, folder, &paths);
+        reads.must_be_alone(&theirs, &BTreeSet::new())?;
+        let grown = grown_by_others(folder);
+        Ok(Self { folder: folder.to_owned(), epoch, files, grown })
+    }
+
+    /// Must what it is going to write to this file again be there already? Others may have written
+    /// there since, and would lose it.
+    pub fn is_left_as_it_is(&self, path: &[u8]) -> bool {
+        self.grown.contains(path)
+    }
+
+    /// It is going to read this file. Has it read it before, and have others changed it since, or
+    /// removed it?
+    ///
+    /// # Errors
+    /// They have, or may have.
+    pub fn check_one(&self, path: &[u8]) -> Result<(), String> {
+        match self.files.get(path) {
+            Some(before) if *before != identity(path) => self.check_changed([path.to_vec()].into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same of all that it has read until now; what it had not read before, others must not
+    /// write.
+    ///
+    /// # Errors
+    /// Which one was changed, or may have been.
+    pub fn check(&self) -> Result<(), String> {
+        let reads = Folder::open(&self.folder).ok().map(|folder| Reads::since(&folder, self.epoch));
+        let again: BTreeSet<Vec<u8>> = match reads {
+            None => BTreeSet::new(),
+            Some(Ok(reads)) => reads.paths().cloned().collect(),
+            Some(Err(error)) => return Err(error.to_string()),
+        };
+        let is_new = |path: &&Vec<u8>| !self.files.contains_key(*path);
+        let mut changed: BTreeSet<Vec<u8>> = again.iter().filter(is_new).cloned().collect();
+        let before = self.files.iter();
+        let other = before.filter(|(path, before)| **before != identity(path));
+        changed.extend(other.map(|(path, _)| path.clone()));
+        self.check_changed(changed)
+    }
+
+    /// What only its own set changes it changes again. What it had not read before may have been
+    /// there before, where nobody else of the job writes it.
+    fn check_changed(&self, changed: BTreeSet<Vec<u8>>) -> Result<(), String> {
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let theirs = named_by(Whose::OtherSets, &self.folder, &changed);
+        let own = named_by(Whose::OwnSet, &self.folder, &changed);
+        let is_own = |path: &&Vec<u8>| {
+            let is_known = own.contains(*path) || !self.files.contains_key(*path);
+            is_known && !theirs.contains(*path)
+        };
+        match changed.iter().find(|path| !is_own(path)) {
+            None => Ok(()),
+            Some(path) => Err(format!(
+                "others have changed {} while this process repeated what it had read there",
+                shown(path)
+            )),
+        }
+    }
+}
+
+fn identity(path: &[u8]) -> Option<Identity> {
+    metadata(path).ok().map(|found| Identity::of(&found))
+}
