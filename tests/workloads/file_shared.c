@@ -162,7 +162,8 @@ int main(int argc, char **argv)
     int made = -1;
     if (is_log || is_made)
         writers = 1;
-    int access = both || is_turns || is_over || is_table ? O_RDWR : writers || me == 0 ? O_WRONLY : O_RDONLY;
+    const int reads_too = both || is_turns || is_over || is_table;
+    int access = reads_too ? O_RDWR : writers || me == 0 ? O_WRONLY : O_RDONLY;
     if (is_log)
         access |= O_APPEND;
     int file = open(path, access);
