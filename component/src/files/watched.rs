@@ -80,8 +80,8 @@ pub fn is_repeating() -> bool {
 /// The program is going to read this file. Not while a lock of ours is held: does not return if
 /// others have changed it.
 pub fn reads(path: &[u8]) {
-    let Some(entered) = enter() else { return };
-    let problem = match &*entered.0 {
+    let Some(mut entered) = enter() else { return };
+    let problem = match &mut *entered.0 {
         None => None,
         Some(Ok(watched)) => watched.check_one(path).err(),
         Some(Err(problem)) => Some(problem.clone()),

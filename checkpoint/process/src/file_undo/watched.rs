@@ -45,6 +45,9 @@ pub struct WatchedReads {
     files: BTreeMap<Vec<u8>, Option<Identity>>,
     /// What others had made, or made longer. Where in it is not known.
     grown: BTreeSet<Vec<u8>>,
+    /// What its own set has changed meanwhile: others' journals are not read for it again before
+    /// the end.
+    changed_again: BTreeSet<Vec<u8>>,
 }
 
 impl WatchedReads {
@@ -65,7 +68,8 @@ impl WatchedReads {
         let theirs = named_by(Whose::OtherSets, folder, &paths);
         reads.must_be_alone(&theirs, &BTreeSet::new())?;
         let grown = grown_by_others(folder);
-        Ok(Self { folder: folder.to_owned(), epoch, files, grown })
+        let (folder, changed_again) = (folder.to_owned(), BTreeSet::new());
+        Ok(Self { folder, epoch, files, grown, changed_again })
     }
 
     /// Must what it is going to write to this file again be there already? Others may have written
@@ -74,16 +78,19 @@ impl WatchedReads {
         self.grown.contains(path)
     }
 
-    /// It is going to read this file. Has it read it before, and have others changed it since, or
-    /// removed it?
+    /// It is going to read this file. Was it there when it began, has it read it before, and have
+    /// others changed it since, or removed it?
     ///
     /// # Errors
     /// They have, or may have.
-    pub fn check_one(&self, path: &[u8]) -> Result<(), String> {
-        match self.files.get(path) {
-            Some(before) if *before != identity(path) => self.check_changed([path.to_vec()].into()),
-            _ => Ok(()),
+    pub fn check_one(&mut self, path: &[u8]) -> Result<(), String> {
+        let before = self.files.get(path).copied().flatten();
+        if before.is_none() || before == identity(path) || self.changed_again.contains(path) {
+            return Ok(());
         }
+        self.check_changed([path.to_vec()].into())?;
+        self.changed_again.insert(path.to_vec());
+        Ok(())
     }
 
     /// The same of all that it has read until now; what it had not read before, others must not

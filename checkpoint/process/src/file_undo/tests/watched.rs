@@ -14,7 +14,7 @@ fn read_again(place: &Place) -> (PathBuf, PathBuf, Journal, WatchedReads) {
     journal.note_read(bytes(&file), last_change(&file)).unwrap();
     journal.note_read(bytes(&other), last_change(&other)).unwrap();
     assert_eq!(place.back(NAME, 1, true), []);
-    let watched = WatchedReads::begin(&place.process(NAME), 1).unwrap();
+    let mut watched = WatchedReads::begin(&place.process(NAME), 1).unwrap();
     assert_eq!((watched.check_one(bytes(&file)), watched.check()), (Ok(()), Ok(())));
     (file, other, journal, watched)
 }
@@ -31,7 +31,7 @@ fn written_by_others(place: &Place, file: &Path) -> Journal {
 #[test]
 fn what_others_write_while_it_is_read_again_is_found() {
     let place = Place::new("watched-written");
-    let (file, other, _journal, watched) = read_again(&place);
+    let (file, other, _journal, mut watched) = read_again(&place);
     let _theirs = written_by_others(&place, &file);
     assert!(watched.check_one(bytes(&file)).unwrap_err().contains("/file while"));
     assert!(watched.check().unwrap_err().contains("/file while"));
@@ -48,7 +48,7 @@ fn so_is_what_they_remove_or_give_its_name_and_what_nobody_of_the_job_writes() {
     ];
     for (case, change) in changes.into_iter().enumerate() {
         let place = Place::new(&format!("watched-{case}"));
-        let (file, _, _journal, watched) = read_again(&place);
+        let (file, _, _journal, mut watched) = read_again(&place);
         change(&file);
         assert!(watched.check_one(bytes(&file)).is_err(), "{case}");
         assert!(watched.check().is_err(), "{case}");
@@ -58,7 +58,7 @@ fn so_is_what_they_remove_or_give_its_name_and_what_nobody_of_the_job_writes() {
 #[test]
 fn what_its_own_set_changes_again_is_not_unless_others_write_it_too() {
     let place = Place::new("watched-own");
-    let (file, _, mut journal, watched) = read_again(&place);
+    let (file, _, mut journal, mut watched) = read_again(&place);
     let mut mates = place.journal("set-0.rank-2");
     mates.begin(3);
     mates.append(&Entry::Writes { path: bytes(&file) }).unwrap();
