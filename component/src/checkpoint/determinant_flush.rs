@@ -129,6 +129,7 @@ impl Checkpoint {
             self.resend_determinants();
         }
         COORDINATOR_LINK.poll();
+        COORDINATOR_LINK.send_overdue();
         if recorder::many_wait()
             && let Ok(mut driver) = self.shared.take()
         {

@@ -42,6 +42,8 @@ const FD_MIN: RawFd = 200;
 /// What nobody waits for is sent to the log so often.
 pub const PACE_MS: i32 = 8;
 const PACE_NS: u64 = PACE_MS as u64 * 1_000_000;
+/// After so long nobody counts on the answer any more.
+const OVERDUE_NS: u64 = 1_000_000_000;
 /// Bytes that are read at a time: an answer is shorter.
 const READ_BYTES: usize = 512;
 
@@ -218,6 +220,18 @@ impl CoordinatorLink {
             return if unstable.batches.is_empty() { BatchSend::Later } else { BatchSend::Sent };
         }
         if self.flush(&mut unstable, now) { BatchSend::Sent } else { BatchSend::NotOpen }
+    }
+
+    /// What is recorded waits for an answer that should have come long ago: it goes all the same.
+    /// The checkpoint thread comes for that as long as something waits.
+    pub fn send_overdue(&self) {
+        if !self.has_unsent() {
+            return;
+        }
+        let mut unstable = self.lock();
+        if now_ns().saturating_sub(unstable.sent_ns) >= OVERDUE_NS {
+            self.flush(&mut unstable, true);
+        }
     }
 
     /// It was sent by way of the guardian.

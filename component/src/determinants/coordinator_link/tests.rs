@@ -133,6 +133,31 @@ fn determinants_go_out_one_at_a_time_and_again_when_the_connection_breaks() {
     assert!(link.unstable().is_empty());
     what_nobody_waits_for_is_gathered();
     what_was_piggybacked_is_named_and_its_content_follows_if_it_is_missed();
+    what_waits_too_long_for_an_answer_goes_all_the_same();
+}
+
+fn what_waits_too_long_for_an_answer_goes_all_the_same() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let there = thread::spawn(move || accept(&listener).unwrap());
+    let link = &CoordinatorLink::new();
+    link.begin(PeerId(5), Incarnation(2), true);
+    link.open(&address.to_string(), &SECRET);
+    let mut there = there.join().unwrap();
+    record(0);
+    assert_eq!(link.send(false), BatchSend::Sent);
+    assert!(matches!(read_of_rank(&mut there), FromRank::Determinants { from: 0, .. }));
+    record(1);
+    assert_eq!(link.send(false), BatchSend::Sent, "whoever takes in the answer sees to it");
+    link.lock().sent_ns = u64::MAX;
+    link.send_overdue();
+    assert!(link.has_unsent() && !link.set_polled(false), "somebody has to come");
+    link.lock().sent_ns = 0;
+    link.send_overdue();
+    assert_eq!(read_of_rank(&mut there), FromRank::FrameGated {});
+    assert!(matches!(read_of_rank(&mut there), FromRank::Determinants { from: 1, .. }));
+    assert!(!link.has_unsent());
+    link.end();
 }
 
 /// Its time never comes here, so that a slow machine changes nothing.
