@@ -4,7 +4,8 @@
  * Order, contents, duplicates and counters are checked. One connection of each rank leads to a
  * queue pair that is gone; programs that a rank starts must not get the library of shadow verbs.
  * Usage: verbs_ring ITERATIONS DEVICES GID-INDEX [GATE] (DEVICES: names with commas, one a rank,
- * again from the first; GID-INDEX: -1 for LIDs; GATE: see gate.h)
+ * again from the first; GID-INDEX: -1 for LIDs; GATE: see gate.h; GATE.connected is made when all
+ * have used their connections)
  */
 #include <infiniband/verbs.h>
 #include <stdint.h>
@@ -164,6 +165,17 @@ static void post(struct ibv_send_wr *wr)
     MUST(!ibv_post_send(right, wr, &bad));
 }
 
+/* All have used their connections: GATE.connected is there from now on. */
+static void note_connected(const char *gate)
+{
+    char name[4096];
+    MPI_Barrier(MPI_COMM_WORLD);
+    snprintf(name, sizeof name, "%s.connected", gate);
+    FILE *file = 0 == rank ? fopen(name, "w") : NULL;
+    MUST(file || rank);
+    if (file) fclose(file);
+}
+
 static uint32_t length(uint64_t turn, int m)
 {
     return 24 + (uint32_t) ((turn * 7 + (uint64_t) m * 331) % (BYTES - 24));
@@ -235,6 +247,10 @@ int main(int argc, char **argv)
             int count = ibv_poll_cq(cq, 4, wc);
             MUST(0 <= count);
             for (int c = 0; c < count; c++) {
+                if (wc[c].status != IBV_WC_SUCCESS)
+                    fprintf(stderr, "rank %d, turn %llu, request %llu: status %d\n", rank,
+                            (unsigned long long) turn, (unsigned long long) wc[c].wr_id,
+                            wc[c].status);
                 MUST(IBV_WC_SUCCESS == wc[c].status);
                 if (wc[c].wr_id == turn && wc[c].qp_num == right->qp_num) {
                     MUST(area.old == adds++);
@@ -265,6 +281,7 @@ int main(int argc, char **argv)
         MPI_Sendrecv(&mine, 1, MPI_UINT64_T, (rank + size - 1) % size, 7, &other, 1, MPI_UINT64_T,
                      (rank + 1) % size, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         MUST(other == (uint64_t) rank * 1000003 + (uint64_t) i);
+        if (0 == turn && gate) note_connected(gate);
         if (is_to_repeat(gate, i, &limit)) {
             i--;
             continue;

@@ -3,6 +3,7 @@
 //! checkpoints under traffic, a rank that is killed and all roll back, a job that is restarted as a
 //! whole; ranks and coordinators that fail while a drain waits for a rank that is suspended.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -12,7 +13,7 @@ use super::scratch::Scratch;
 use super::summary::Tier;
 use super::workloads::{self, RING};
 use super::{job::Outcome, job::TestJob, mpi};
-use crate::error::{Result, fail};
+use crate::error::{Context, Result, fail};
 use crate::{paths, run};
 
 const HEADER: &str = "/usr/include/infiniband/verbs.h";
@@ -205,6 +206,11 @@ fn unprotected() -> Result<()> {
     for number in 1..=FAILOVERS_MAX {
         job = job.with(&["--kill-at-event", &format!("failover_completed@{number}=coordinator")]);
     }
+    // Who needs a name for the first time after that cannot connect: it is said so.
+    let connected = scratch.0.join("gate.connected");
+    // Of the undisturbed run.
+    fs::remove_file(&connected).context(|| connected.display().to_string())?;
+    let job = job.with(&["--break-when", &connected.display().to_string()]);
     let all_killed = scratch.0.join("all-killed");
     let job = job.with(&["--write-when-failed", &all_killed.display().to_string()]);
     let outcome = workloads::run_until(&job, &scratch, ITERATIONS / 2, || all_killed.exists())?;
