@@ -50,7 +50,7 @@ fn files_of_youngest(job: &Job) -> BTreeSet<(u32, String)> {
     let status = job.status();
     let mut wanted = BTreeSet::new();
     for set in status["sets"].as_array().expect("sets") {
-        let Some(number) = set["last_checkpoint"].as_u64() else { continue };
+        let number = set["last_checkpoint"].as_u64().expect("a checkpoint");
         for rank in set["ranks"].as_array().expect("ranks") {
             for end in ["img", "out"] {
                 wanted.insert((number as u32, format!("rank-{rank}.{end}")));
