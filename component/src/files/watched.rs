@@ -60,10 +60,13 @@ pub fn restored(folder: &std::path::Path, epoch: u64) {
 
 /// Others continue, or nobody does.
 pub fn restored_alone(is_alone: bool) {
-    if !is_alone {
-        *watched() = None;
-    }
-    IS_REPEATING.store(watched().is_some(), Ordering::Relaxed);
+    let mut watched = watched();
+    *watched = watched.take().filter(|_| is_alone).map(|begun| {
+        let mut all = begun?;
+        all.others_continue().map_err(|error| error.to_string())?;
+        Ok(all)
+    });
+    IS_REPEATING.store(watched.is_some(), Ordering::Relaxed);
 }
 
 /// As far as this process knows, it has repeated everything.

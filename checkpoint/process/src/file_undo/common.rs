@@ -50,7 +50,7 @@ pub(super) struct Added {
 }
 
 /// The set in the name of a process's folder.
-fn set_of(process: &OsStr) -> Option<&str> {
+pub(super) fn set_of(process: &OsStr) -> Option<&str> {
     Some(process.to_str()?.split_once('.')?.0)
 }
 

@@ -1,5 +1,6 @@
 //! What the journals of other processes of the job name.
 
+use super::common::set_of;
 use super::rollback::Opened;
 use crate::private_files::Folder;
 use rustbtl_checkpoint::file_undo::{Entry, Ranges};
@@ -20,16 +21,13 @@ pub(super) enum Whose {
 
 /// All journals of such processes. `folder`: of the process that asks.
 fn each_journal(whose: Whose, folder: &Path, mut seen: impl FnMut(File)) {
-    let set = |name: &OsStr| {
-        name.to_str().and_then(|name| name.split_once('.')).map(|of| of.0.to_owned())
-    };
-    let (Some(job), Some(mine)) = (folder.parent(), folder.file_name().and_then(set)) else {
+    let (Some(job), Some(mine)) = (folder.parent(), folder.file_name().and_then(set_of)) else {
         return;
     };
     let Ok(job) = Folder::open(job) else { return };
     for name in job.names().unwrap_or_default() {
-        let is_asked = |of: String| (of == mine) == (whose == Whose::OwnSet);
-        if !set(&name).is_some_and(is_asked) {
+        let is_asked = |of: &str| (of == mine) == (whose == Whose::OwnSet);
+        if !set_of(&name).is_some_and(is_asked) {
             continue;
         }
         let Ok(process) = job.folder(&name) else { continue };

@@ -25,7 +25,7 @@ const NO_ROOM: &str = "more of it was changed than vprotocol_correlated_file_und
 
 /// Files that a process has read, and when they had been changed last at that moment; 0: nobody can
 /// say.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Reads(BTreeMap<Vec<u8>, u64>);
 
 impl Reads {

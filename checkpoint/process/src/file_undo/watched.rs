@@ -40,6 +40,8 @@ pub(super) fn metadata(path: &[u8]) -> std::io::Result<Metadata> {
 pub struct WatchedReads {
     folder: PathBuf,
     epoch: u64,
+    /// Before it was rolled back.
+    reads: Reads,
     /// As they were when all ranks of the set had put back what they had changed; `None`: there is
     /// nothing.
     files: BTreeMap<Vec<u8>, Option<Identity>>,
@@ -55,7 +57,7 @@ impl WatchedReads {
     /// none of them runs yet. `folder`: of this process.
     ///
     /// # Errors
-    /// What others have changed already: the process cannot be rolled back alone.
+    /// What it has read is not known.
     pub fn begin(folder: &Path, epoch: u64) -> Result<Self, ProcessImageError> {
         let reads = match Folder::open(folder) {
             Err(error) if error.is_missing() => Reads::default(),
@@ -63,13 +65,22 @@ impl WatchedReads {
         };
         let now = |path: &Vec<u8>| (path.clone(), identity(path));
         let files = reads.paths().map(now).collect();
-        // Afterwards: who writes says so first.
-        let paths = reads.paths().cloned().collect();
-        let theirs = named_by(Whose::OtherSets, folder, &paths);
-        reads.must_be_alone(&theirs, &BTreeSet::new())?;
-        let grown = grown_by_others(folder);
-        let (folder, changed_again) = (folder.to_owned(), BTreeSet::new());
-        Ok(Self { folder, epoch, files, grown, changed_again })
+        let (folder, grown, changed_again) = (folder.to_owned(), BTreeSet::new(), BTreeSet::new());
+        Ok(Self { folder, epoch, reads, files, grown, changed_again })
+    }
+
+    /// Others continue. Their journals are read only now: where nobody does, each process would
+    /// read those of all for nothing. Who writes says so first, so that this comes behind
+    /// [`Self::begin`].
+    ///
+    /// # Errors
+    /// What others have changed already: the process cannot be rolled back alone.
+    pub fn others_continue(&mut self) -> Result<(), ProcessImageError> {
+        let paths = self.reads.paths().cloned().collect();
+        let theirs = named_by(Whose::OtherSets, &self.folder, &paths);
+        self.reads.must_be_alone(&theirs, &BTreeSet::new())?;
+        self.grown = grown_by_others(&self.folder);
+        Ok(())
     }
 
     /// Must what it is going to write to this file again be there already? Others may have written
