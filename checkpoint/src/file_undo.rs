@@ -23,6 +23,8 @@
 //!    undone last, whoever made it: entries have a time.
 //! 8. What a process reads again while others continue is what it had read before, or all are
 //!    rolled back: also where others write it only meanwhile.
+//! 9. What a process that is rolled back alone puts back, processes that go on have not read since
+//!    it was changed, and read it when it has been written again.
 
 mod entry;
 mod ranges;

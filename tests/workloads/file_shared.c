@@ -13,10 +13,15 @@
  *   over      the last rank and rank 0 write the same place, one after the other, until the last
  *             rank is killed;
  *   grown     the same behind the end that the file had, another place each time;
+ *   early     the same once, before which the last rank waits for FOLDER/go without MPI;
+ *   after     when there is FOLDER/go, the last rank writes to one file and makes another one, and
+ *             is killed; rank 0 reads both when the other one is restored and has not gone on;
+ *   seen      the same, and rank 0 has read them before that, too;
  *   folders   rank 0 makes folders, each makes a file of its own in them, and the last rank removes
  *             all of that when the next one is made.
  * What is found must be what messages say.
- * With DIE_ONCE in the environment the last rank kills itself in late, over and grown.
+ * With DIE_ONCE in the environment the last rank kills itself in late, over, grown, early, after
+ * and seen.
  * usage: file_shared ITERATIONS FOLDER GATE HOW */
 #define _GNU_SOURCE
 #include <mpi.h>
@@ -71,6 +76,15 @@ static void die_once(const char *folder)
         raise(SIGKILL);
 }
 
+/* Waits until this file is there. */
+static void await(const char *folder, const char *what)
+{
+    char name[4200];
+    snprintf(name, sizeof name, "%s/%s", folder, what);
+    while (access(name, F_OK) != 0)
+        usleep(1000);
+}
+
 /* One of the files that are made now and then. */
 static int made_anew(int k, const char *path, int is_removed)
 {
@@ -116,6 +130,44 @@ static int in_new_folder(int k, const char *path)
     return file;
 }
 
+static void read_both(int k, const char *path, const char *made, uint64_t value)
+{
+    const char *names[] = {path, made};
+    for (int i = 0; i < 2; i++) {
+        int file = open(names[i], O_RDONLY);
+        must(k, file >= 0, names[i]);
+        must(k, get(k, file, np) == value, names[i]);
+        close(file);
+    }
+}
+
+/* The last rank writes, and is killed once; rank 0 reads. */
+static void write_and_read(int file, const char *path, const char *folder, int is_seen)
+{
+    char made[4200];
+    uint64_t value = 12345;
+    MPI_Barrier(MPI_COMM_WORLD);
+    snprintf(made, sizeof made, "%s-made", path);
+    if (me == np - 1) {
+        put(0, file, np, value);
+        int new = open(made, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        must(0, new >= 0, made);
+        put(0, new, np, value);
+        close(new);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (me == 0 && is_seen)
+        read_both(0, path, made, value);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (me == np - 1)
+        die_once(folder);
+    if (me == 0) {
+        if (getenv("DIE_ONCE"))
+            await(folder, "endpoints-3.reached");
+        read_both(0, path, made, value);
+    }
+}
+
 /* Of all of them, and of the log. */
 static uint64_t hash_of_files(const char *path)
 {
@@ -146,9 +198,11 @@ int main(int argc, char **argv)
     int both = !strcmp(how, "both"), writers = !strcmp(how, "writers");
     const int is_log = !strcmp(how, "log"), is_removed = !strcmp(how, "removed");
     const int is_folders = !strcmp(how, "folders"), is_late = !strcmp(how, "late");
-    const int is_grown = !strcmp(how, "grown"), is_over = is_grown || !strcmp(how, "over");
+    const int is_early = !strcmp(how, "early"), is_grown = is_early || !strcmp(how, "grown");
+    const int is_over = is_grown || !strcmp(how, "over");
     const int is_made = !strcmp(how, "made") || is_removed || is_folders;
     const int is_table = !strcmp(how, "table");
+    const int is_seen = !strcmp(how, "seen"), is_after = is_seen || !strcmp(how, "after");
     int every = is_late || is_table || !strcmp(how, "once") ? RARELY : 1;
     snprintf(path, sizeof path, "%s/shared.%s", argv[2], how);
     if (me == 0) {
@@ -163,12 +217,17 @@ int main(int argc, char **argv)
     if (is_log || is_made)
         writers = 1;
     const int reads_too = both || is_turns || is_over || is_table;
-    int access = reads_too ? O_RDWR : writers || me == 0 ? O_WRONLY : O_RDONLY;
+    const int is_writer = writers || me == (is_after ? np - 1 : 0);
+    int access = reads_too ? O_RDWR : is_writer ? O_WRONLY : O_RDONLY;
     if (is_log)
         access |= O_APPEND;
     int file = open(path, access);
     must(-1, file >= 0, path);
     value = of_root = (uint64_t) me;
+    if (me == (is_early ? np - 1 : is_after ? 0 : -1))
+        await(argv[2], "go");
+    if (is_after)
+        write_and_read(file, path, argv[2], is_seen);
     for (int k = 0; k < iterations; k++) {
         wait_at(gate, k, &limit);
         if (is_made && k % EVERY == 0) {
@@ -179,16 +238,18 @@ int main(int argc, char **argv)
             value = next(value, get(k, file, k / np % PLACES));
             put(k, file, k / np % PLACES, value);
         }
-        if (is_over && k <= DEATH) {
+        if (is_over && k <= (is_early ? 0 : DEATH)) {
             int place = is_grown ? PLACES + np + k : k % PLACES;
             if (me == np - 1)
                 put(k, file, place, next(value, 1));
+            if (is_early)
+                usleep(100000); /* out of MPI, where nobody is told that it is restored */
             MPI_Barrier(MPI_COMM_WORLD);
             if (me == 0)
                 put(k, file, place, next(value, 2));
             MPI_Barrier(MPI_COMM_WORLD);
         }
-        if (is_turns || is_over)
+        if (is_turns || is_over || is_after)
             ;
         else if (is_log)
             must(k, k % np != me || write(file, &value, sizeof value) == sizeof value, "write");
@@ -207,12 +268,12 @@ int main(int argc, char **argv)
             if (every == RARELY && me == 0)
                 close(file);
         }
-        if (!both && !writers && !is_turns && !is_over && me != 0)
+        if (!both && !writers && !is_turns && !is_over && !is_after && me != 0)
             must(k, get(k, file, 0) == of_root, "what rank 0 has written");
         value = next(value, from);
         /* Nobody writes again before all have read. */
         MPI_Barrier(MPI_COMM_WORLD);
-        if ((is_late || is_over) && k == DEATH && me == np - 1)
+        if ((is_late || is_over) && k == (is_early ? 0 : DEATH) && me == np - 1)
             die_once(argv[2]);
         if (is_late && k == DEATH) {
             of_root = value;

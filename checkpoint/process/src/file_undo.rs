@@ -4,10 +4,11 @@
 //! Source: `rustbtl_checkpoint::file_undo`, which says what is in them, and in which order they are
 //! undone. A process has a private folder, `set-S.rank-R`, in a private folder of its job; in it
 //! are `epoch-N`, what has been removed from other places, `saved-N-…`, and `reads-N`: which files
-//! it reads. Beside the folders of processes is, while a rollback is under way, what several of
-//! them have changed in the same files (`common`).
+//! it reads; and `held`. Beside the folders of processes is, while a rollback is under way, what
+//! several of them have changed in the same files (`common`).
 
 mod common;
+mod held;
 mod journal;
 mod not_again;
 mod others;
@@ -17,6 +18,7 @@ mod shared;
 mod watched;
 
 pub use common::is_over;
+pub use held::{holders, is_held, release};
 pub use journal::Journal;
 pub use rollback::{NotPutBack, Rollback, RolledBack, roll_back};
 pub use watched::WatchedReads;

@@ -51,7 +51,6 @@ impl Checkpoint {
             self.deliver();
         }
         if !self.replaying {
-            watched::has_repeated();
             self.report_not_replayable();
             self.stop_uncounted();
             self.shared.glue.verbose(verbose::INFO, || "replay complete".to_owned());
@@ -96,7 +95,8 @@ impl Checkpoint {
             driver.poll();
         }
         // Without records nobody may be there to say that all replays are over.
-        if !driver.host.record.is_on() && driver.replay_is_complete() {
+        let unasked = !driver.host.record.is_on() && driver.replay_is_complete();
+        if unasked {
             driver.end_deferral();
         }
         let is_answered = self.replay_question.take_if(|(_, replay)| match *replay {
@@ -105,6 +105,9 @@ impl Checkpoint {
         });
         drop(driver);
         self.deliver();
+        if unasked {
+            self.end_watch();
+        }
         if let Some((number, replay)) = is_answered {
             if replay {
                 self.end_watch();

@@ -6,7 +6,6 @@ use crate::engine::driver_state::Driver;
 use crate::engine::shared::ExclusiveGuard;
 use crate::ffi::verbose;
 use crate::files::epoch::Beginning;
-use crate::files::watched;
 use crate::peers::endpoint::Endpoint;
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::control::{CheckpointId, FromRank, RankEndpoint, ToRank};
@@ -37,10 +36,10 @@ pub(crate) fn resume_after_restart(
     }
     checkpoint.covered.clear();
     checkpoint.guardian.renew();
-    let given = checkpoint.incarnation();
+    let (given, alone) = checkpoint.incarnation();
     let is_another_job = given == Incarnation(0);
     if let Some(files) = files {
-        files.restored(is_another_job);
+        files.restored(is_another_job, alone);
     }
     let incarnation =
         if is_another_job { Incarnation(driver.host.incarnation.0 + 1) } else { given };
@@ -71,7 +70,6 @@ pub(crate) fn resume_after_restart(
     // In another job nobody has more than what his image holds. In the same one others may have,
     // also if all sets were rolled back: each to a checkpoint of its own, with its own record.
     checkpoint.replaying = !is_another_job;
-    watched::restored_alone(!is_another_job && restarted.len() < driver.host.peers.size() as usize);
     driver.replaying = checkpoint.replaying;
     (checkpoint.replays_open, checkpoint.replay_question) = (checkpoint.replaying, None);
     checkpoint.reconnect(driver, &endpoints, &restarted);
@@ -137,10 +135,11 @@ pub(crate) fn hello(driver: &Driver, endpoint: Vec<u8>) -> FromRank {
 }
 
 impl Checkpoint {
-    /// In which this process runs now, the first message of the guardian.
-    fn incarnation(&mut self) -> Incarnation {
+    /// In which this process runs now, and whether others go on meanwhile: the first message of the
+    /// guardian.
+    fn incarnation(&mut self) -> (Incarnation, bool) {
         self.await_from_guardian(|message| match message {
-            ToRank::Restarted { incarnation } => Ok(incarnation),
+            ToRank::Restarted { incarnation, alone } => Ok((incarnation, alone)),
             other => Err(other),
         })
     }

@@ -1,6 +1,7 @@
 //! Calls that open files, and that write by descriptor.
 
 use crate::files::functions::{Function, stock};
+use crate::files::held;
 use crate::files::reads;
 use crate::files::recorder::{self, Change, InFlight, Place, before, before_next, id_of};
 use crate::files::shared_io;
@@ -69,6 +70,18 @@ fn fresh(fd: c_int) -> c_int {
 
 /// Opens a file by one of the C library's functions, which gets the flags.
 fn opened(
+    folder: c_int,
+    path: *const c_char,
+    flags: c_int,
+    call: impl Fn(c_int) -> c_int,
+) -> c_int {
+    let opened = || opened_now(folder, path, flags, &call);
+    // SAFETY: the caller's promise to open(2).
+    unsafe { held::open((folder, path), |fd| *fd < 0, opened) }
+}
+
+/// The same where nobody holds it.
+fn opened_now(
     folder: c_int,
     path: *const c_char,
     flags: c_int,

@@ -5,6 +5,7 @@
 //! so it has it in a restored process, too, and gives it back there.
 
 use crate::files::functions;
+use crate::files::held;
 use crate::files::recorder::{self, ANYWHERE, Guard, NO_STREAM, id_of};
 use crate::files::shared_io;
 use crate::files::streams;
@@ -47,6 +48,7 @@ pub struct Beginning {
     checkpoint: u64,
     /// Threads were suspended, and what streams may change is recorded.
     is_begun: bool,
+    was_repeating: bool,
 }
 
 /// In MPI_Init, before the first checkpoint: `budget` bytes may be recorded; the session's folder
@@ -64,6 +66,7 @@ pub fn install(budget: u64, session: Option<PathBuf>, name: &str) -> Result<(), 
         )
     })?;
     functions::install();
+    held::install(&folder);
     recorder::start(journal, budget, session.map_or_else(Vec::new, |path| top_of(&path)));
     for fd in numbers() {
         streams::assume(fd);
@@ -213,7 +216,8 @@ impl Beginning {
             let (reader, is_anywhere, size, is_saved) = (Some(fd), true, 0, false);
             streams.push(Stream { fd, reader, path, id, is_anywhere, size, is_saved });
         }
-        Ok(Some(Self { guard, streams, folder, checkpoint, is_begun: false }))
+        let was_repeating = watched::is_repeating();
+        Ok(Some(Self { guard, streams, folder, checkpoint, is_begun: false, was_repeating }))
     }
 
     /// Where it is recorded, for the image.
@@ -232,6 +236,7 @@ impl Beginning {
     pub fn suspended(&mut self) {
         let Self { guard, streams, is_begun, .. } = self;
         *is_begun = true;
+        watched::suspended();
         if guard.journal.descriptor().is_none() && streams.is_empty() {
             // No file is open to be written to.
             return;
@@ -282,6 +287,7 @@ impl Beginning {
     /// The program continues; or there is no snapshot.
     pub fn continued(mut self, is_taken: bool) {
         self.streams.iter().filter_map(|stream| stream.reader).for_each(system::close);
+        watched::continued(self.was_repeating);
         self.threads_run();
         if !is_taken {
             self.guard.checkpoints.remove(&self.checkpoint);
@@ -289,15 +295,13 @@ impl Beginning {
     }
 
     /// This is a restored process. What belongs to the snapshot is in the journal, nothing else.
-    pub fn restored(mut self, is_another_job: bool) {
+    /// `alone`: processes of other sets go on meanwhile.
+    pub fn restored(mut self, is_another_job: bool, alone: bool) {
         self.guard.journal.forget_descriptor();
         // All have put back what they have changed, and none runs yet.
         rustbtl_process::file_undo::is_over(self.guard.journal.folder());
         shared_io::restored();
-        let (folder, epoch) = (self.guard.journal.folder(), self.guard.journal.epoch());
-        if !is_another_job {
-            watched::restored(folder, epoch);
-        }
+        watched::restored(&mut self.guard, alone && !is_another_job);
         self.threads_run();
         if is_another_job {
             // Its checkpoints have other numbers.

@@ -5,6 +5,7 @@
 pub mod descriptors;
 pub mod epoch;
 pub mod functions;
+mod held;
 pub mod names;
 pub mod reads;
 pub mod recorder;

@@ -1,6 +1,7 @@
 //! Calls that give files other names, or none.
 
 use crate::files::functions::{Function, stock};
+use crate::files::held;
 use crate::files::recorder::{self, Recorder, id_of};
 use crate::files::shared_io;
 use crate::files::system::{self, Path};
@@ -92,7 +93,9 @@ unsafe fn place(folder: c_int, path: *const c_char) -> Option<Path> {
         return None;
     }
     // SAFETY: the caller's promise.
-    Path::given(folder, unsafe { CStr::from_ptr(path) }).map(Path::in_real_folder)
+    let place = Path::given(folder, unsafe { CStr::from_ptr(path) }).map(Path::in_real_folder)?;
+    held::wait(place.bytes());
+    Some(place)
 }
 
 /// A file gets another name by a call.

@@ -7,6 +7,7 @@
 //! that begins while they are (`epoch`).
 
 use crate::files::functions::{Function, stock};
+use crate::files::held;
 use crate::files::recorder::{self, InFlight, NUMBERS, Recorder, id_of};
 use crate::files::shared_io;
 use crate::files::system::{self, Path};
@@ -97,16 +98,25 @@ fn note(fd: c_int) -> InFlight {
     if let Some(path) = path.as_ref().filter(|_| watched::is_repeating()) {
         watched::reads(path.bytes());
     }
-    let Some(mut recorder) = recorder::enter() else { return InFlight::NONE };
-    if recorder.is_recording() {
-        let Some(path) = path.filter(|path| !recorder.is_left_out(path.bytes())) else {
-            set(false);
-            return InFlight::NONE;
-        };
-        recorder.note_read(&path, &stat);
+    loop {
+        let Some(mut recorder) = recorder::enter() else { return InFlight::NONE };
+        if recorder.is_recording() {
+            let is_one = |path: &&Path| !recorder.is_left_out(path.bytes());
+            let Some(path) = path.as_ref().filter(is_one) else {
+                set(false);
+                return InFlight::NONE;
+            };
+            recorder.note_read(path, &stat);
+            // Behind that.
+            if held::is_held(path.bytes()) {
+                drop(recorder);
+                held::wait(path.bytes());
+                continue;
+            }
+        }
+        set(true);
+        return InFlight::begin();
     }
-    set(true);
-    InFlight::begin()
 }
 
 /// FNV-1a.

@@ -13,6 +13,7 @@
 
 use crate::files::reads::hash_of;
 use crate::files::system::{self, Path};
+use crate::files::watched::Watched;
 use crate::sync::checkpoint_signals;
 use crate::sync::lock::Lock;
 use core::cell::UnsafeCell;
@@ -68,6 +69,8 @@ pub struct Recorder {
     pub(super) reads: BTreeSet<(FileId, u64)>,
     /// Hashes of paths that were noted in this epoch by [`Recorder::not_again`].
     pub(super) not_again: BTreeSet<u64>,
+    /// What it had read before it failed; see `watched`.
+    pub(super) watched: Watched,
     saved: u64,
     is_named: bool,
 }
@@ -113,14 +116,19 @@ impl Drop for Guard {
 }
 
 /// A number for it.
-pub(super) fn this_thread() -> usize {
+fn this_thread() -> usize {
     // SAFETY: no arguments.
     unsafe { libc::pthread_self() as usize }
 }
 
 /// `None`: nothing is recorded, or this thread has it already.
 pub fn enter() -> Option<Guard> {
-    let shared = SHARED.get().filter(|_| IS_ON.load(Ordering::Relaxed))?;
+    if is_on() { enter_stopped() } else { None }
+}
+
+/// The same where nothing is recorded any more.
+pub(super) fn enter_stopped() -> Option<Guard> {
+    let shared = SHARED.get()?;
     let own = this_thread();
     if shared.owner.load(Ordering::Relaxed) == own {
         return None;
@@ -144,6 +152,7 @@ pub fn start(journal: Journal, budget: u64, session: Vec<u8>) {
         saved_as: BTreeMap::new(),
         reads: BTreeSet::new(),
         not_again: BTreeSet::new(),
+        watched: None,
         saved: 0,
         is_named: false,
     };
@@ -483,11 +492,16 @@ impl Recorder {
         }
     }
 
-    /// A new name in the folder of the journal.
+    /// A new name in the folder of the journal. An earlier incarnation may have used some.
     pub fn next_saved(&mut self) -> (Path, usize) {
-        self.saved += 1;
-        let folder = self.journal.folder().as_os_str().as_encoded_bytes();
-        let name = format!("saved-{}-{}", self.journal.epoch(), self.saved);
-        (Path::of(&[folder, b"/", name.as_bytes()]), name.len())
+        loop {
+            self.saved += 1;
+            let folder = self.journal.folder().as_os_str().as_encoded_bytes();
+            let name = format!("saved-{}-{}", self.journal.epoch(), self.saved);
+            let path = Path::of(&[folder, b"/", name.as_bytes()]);
+            if path.stat(false).is_err() {
+                return (path, name.len());
+            }
+        }
     }
 }

@@ -6,6 +6,7 @@
 //! checkpoint while all threads are suspended (`epoch`).
 
 use crate::files::functions::{Function, stock};
+use crate::files::held;
 use crate::files::recorder::{
     self, ANYWHERE, Guard, NO_STREAM, READS, Recorder, SEQUENTIAL, id_of,
 };
@@ -116,6 +117,37 @@ unsafe fn opened(
     mode: *const c_char,
     old: Option<c_int>,
     call: impl Fn() -> *mut FILE,
+) -> *mut FILE {
+    let opened = || {
+        // SAFETY: the caller's promise.
+        unsafe { opened_now(path, mode, old, &call) }
+    };
+    let stream = if old.is_some() {
+        // It may be closed by the first attempt.
+        // SAFETY: the caller's promise.
+        unsafe { held::wait_for(libc::AT_FDCWD, path) };
+        opened()
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { held::open((libc::AT_FDCWD, path), |stream| stream.is_null(), opened) }
+    };
+    // It counts as read since it was opened.
+    if let Some(place) = (!stream.is_null()).then(|| Path::of_descriptor(number(stream))).flatten()
+    {
+        held::wait(place.bytes());
+    }
+    stream
+}
+
+/// The same where nobody holds it.
+///
+/// # Safety
+/// As for fopen(3).
+unsafe fn opened_now(
+    path: *const c_char,
+    mode: *const c_char,
+    old: Option<c_int>,
+    call: &impl Fn() -> *mut FILE,
 ) -> *mut FILE {
     let without = || {
         let stream = call();

@@ -2,79 +2,53 @@
 //! and may write to the same files meanwhile: then all are rolled back.
 //!
 //! What is asked here, and when: at each file that is opened or read for the first time, while
-//! this process knows that it repeats something; and of all files when the coordinator asks whether
-//! that is over, since the C library's streams and mapped memory read unseen. No image of all is
-//! taken before that.
+//! this process may be repeating something (that it has repeated all it knows of says nothing: who
+//! has received of it may not have reached it yet); and of all files when the coordinator asks
+//! whether that is over, since the C library's streams and mapped memory read unseen. No image of
+//! all is taken before that.
 
-use crate::files::recorder;
+use crate::files::recorder::{self, Recorder};
 use crate::files::shared_io;
 use crate::files::system::{self, Path};
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use libc::iovec;
-use rustbtl_process::file_undo::WatchedReads;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use rustbtl_process::file_undo::{self, WatchedReads};
 
 /// Bytes that are compared at a time.
 const PIECE_BYTES: usize = 1 << 14;
 
-/// What is watched, or why it cannot be.
-type Watched = Option<Result<WatchedReads, String>>;
+/// What is watched, or why it cannot be. The recorder has it: whoever takes a snapshot has the
+/// recorder, so that no thread is suspended with it.
+pub(super) type Watched = Option<Result<WatchedReads, String>>;
 
-static WATCHED: Mutex<Watched> = Mutex::new(None);
-/// The program's thread that has it.
-static OWNER: AtomicUsize = AtomicUsize::new(0);
-/// This process knows that it repeats something.
+/// This process may be repeating something, or a restored one will know soon.
 static IS_REPEATING: AtomicBool = AtomicBool::new(false);
 
-fn watched() -> MutexGuard<'static, Watched> {
-    WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The same for the program's own threads; `None`: this one has it already, below a handler of a
-/// signal.
-fn enter() -> Option<Entered> {
-    let own = recorder::this_thread();
-    if OWNER.load(Ordering::Relaxed) == own {
-        return None;
+/// All processes of the set have been restored, and none runs yet. `alone`: others go on.
+pub(super) fn restored(recorder: &mut Recorder, alone: bool) {
+    let (folder, epoch) = (recorder.journal.folder(), recorder.journal.epoch());
+    if !alone {
+        // All are what they were at their checkpoints.
+        file_undo::release(folder);
     }
-    let guard = watched();
-    OWNER.store(own, Ordering::Relaxed);
-    Some(Entered(guard))
+    let begun = alone.then(|| WatchedReads::begin(folder, epoch));
+    recorder.watched = begun.map(|begun| begun.map_err(|error| error.to_string()));
+    IS_REPEATING.store(alone, Ordering::Relaxed);
 }
 
-struct Entered(MutexGuard<'static, Watched>);
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        OWNER.store(0, Ordering::Relaxed);
-    }
+/// A snapshot is taken, and who has the recorder takes it: threads of a process that is restored
+/// from it run before that knows what it repeats. They wait for the recorder.
+pub(super) fn suspended() {
+    IS_REPEATING.store(true, Ordering::Relaxed);
 }
 
-/// All processes of the set have been restored, and none runs yet. `folder`, `epoch`: of the
-/// journal.
-pub fn restored(folder: &std::path::Path, epoch: u64) {
-    let begun = WatchedReads::begin(folder, epoch);
-    *watched() = Some(begun.map_err(|error| error.to_string()));
+/// The process itself goes on.
+pub(super) fn continued(was_repeating: bool) {
+    IS_REPEATING.store(was_repeating, Ordering::Relaxed);
 }
 
-/// Others continue, or nobody does.
-pub fn restored_alone(is_alone: bool) {
-    let mut watched = watched();
-    *watched = watched.take().filter(|_| is_alone).map(|begun| {
-        let mut all = begun?;
-        all.others_continue().map_err(|error| error.to_string())?;
-        Ok(all)
-    });
-    IS_REPEATING.store(watched.is_some(), Ordering::Relaxed);
-}
-
-/// As far as this process knows, it has repeated everything.
-pub fn has_repeated() {
-    IS_REPEATING.store(false, Ordering::Relaxed);
-}
-
-/// Is this process repeating something?
+/// May this process be repeating something?
 #[inline]
 pub fn is_repeating() -> bool {
     IS_REPEATING.load(Ordering::Relaxed)
@@ -83,13 +57,13 @@ pub fn is_repeating() -> bool {
 /// The program is going to read this file. Not while a lock of ours is held: does not return if
 /// others have changed it.
 pub fn reads(path: &[u8]) {
-    let Some(mut entered) = enter() else { return };
-    let problem = match &mut *entered.0 {
+    let Some(mut recorder) = recorder::enter() else { return };
+    let problem = match &mut recorder.watched {
         None => None,
         Some(Ok(watched)) => watched.check_one(path).err(),
         Some(Err(problem)) => Some(problem.clone()),
     };
-    drop(entered);
+    drop(recorder);
     if let Some(problem) = problem {
         shared_io::diverged(&problem);
     }
@@ -102,14 +76,14 @@ pub fn reads(path: &[u8]) {
 /// # Safety
 /// The memory may be read.
 pub unsafe fn writes(fd: c_int, at: Option<u64>, vector: &[iovec]) {
-    let Some(entered) = enter() else { return };
-    let is_left = |path: &Path| match &*entered.0 {
+    let Some(recorder) = recorder::enter() else { return };
+    let is_left = |path: &Path| match &recorder.watched {
         Some(Ok(watched)) => watched.is_left_as_it_is(path.bytes()),
         Some(Err(_)) => true,
         None => false,
     };
     let Some(path) = Path::of_descriptor(fd).filter(is_left) else { return };
-    drop(entered);
+    drop(recorder);
     let Some(reader) = Path::of_link(fd).open(libc::O_RDONLY) else { return };
     let mut at = at.unwrap_or_else(|| system::offset_of(fd));
     let mut is_same = true;
@@ -145,10 +119,15 @@ fn is_there(fd: c_int, at: u64, wanted: &[u8]) -> bool {
 /// # Errors
 /// Others have changed a file, or may have: all have to be rolled back.
 pub fn end() -> Result<(), String> {
-    has_repeated();
-    match watched().take() {
-        None => Ok(()),
-        Some(Ok(watched)) => watched.check(),
-        Some(Err(problem)) => Err(problem),
+    IS_REPEATING.store(false, Ordering::Relaxed);
+    // The program may be in MPI_Finalize.
+    let Some(mut recorder) = recorder::enter_stopped() else { return Ok(()) };
+    match recorder.watched.take() {
+        None => return Ok(()),
+        Some(Ok(watched)) => watched.check()?,
+        Some(Err(problem)) => return Err(problem),
     }
+    // Others may read what was written again.
+    file_undo::release(recorder.journal.folder());
+    Ok(())
 }

@@ -329,6 +329,8 @@ class 2 ToRank {
     30 Restarted {
         /// The incarnation it runs in; 0: the one after that of the image.
         incarnation: Incarnation,
+        /// Other ranks run meanwhile.
+        alone: bool,
     },
     /// The memory and the files of all ranks that are restored together are back: threads of the
     /// program may run.

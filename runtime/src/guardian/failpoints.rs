@@ -13,6 +13,8 @@ use std::time::Duration;
 pub const BEGIN: &str = "begin";
 /// Before it is restored from its image, and its files are put back.
 pub const RESTORE: &str = "restore";
+/// Before it is sent `Endpoints`: its program runs already, if it is not in MPI.
+pub const ENDPOINTS: &str = "endpoints";
 /// Before its image is written: its snapshot is taken, and the program runs again.
 pub const IMAGE: &str = "image";
 

@@ -218,7 +218,7 @@ fn guard(
     let via_daemon = output.as_ref().filter(|_| !adopted).map(Output::start_positions);
     let mut rank = GuardedRank::new(pid, Link::new(ours)?, output, input);
     if settings.restore.is_some() {
-        rank.begin_restored(settings.incarnation);
+        rank.begin_restored(crate::guardian::recovery::restart_info(&settings));
     }
     let mut guardian = Guardian {
         settings,
@@ -431,9 +431,10 @@ impl Guardian {
                 // Endpoints are sent when every rank of the job is restored and has reported that.
                 if matches!(message, ToRank::Endpoints { .. }) {
                     self.store.tidy();
+                    failpoints::at(failpoints::ENDPOINTS, mine);
                 }
                 if matches!(message, ToRank::Begin { .. }) {
-                    crate::guardian::failpoints::at(crate::guardian::failpoints::BEGIN, mine);
+                    failpoints::at(failpoints::BEGIN, mine);
                 }
                 self.rank.handle_order(message);
             }

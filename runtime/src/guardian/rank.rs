@@ -1,7 +1,7 @@
 //! What a guardian knows of its rank, and the messages between the two.
 
 use crate::guardian::images;
-use crate::guardian::images::ImageTask;
+use crate::guardian::images::{ImageTask, RestartInfo};
 use crate::guardian::input::Input;
 use crate::guardian::output::Output;
 use crate::guardian::output_offsets::OutputMark;
@@ -108,9 +108,10 @@ impl GuardedRank {
     }
 
     /// It is made from an image, and will run in this incarnation.
-    pub fn begin_restored(&mut self, incarnation: Incarnation) {
+    pub fn begin_restored(&mut self, restart: RestartInfo) {
+        let RestartInfo { incarnation, alone } = restart;
         self.awaits_endpoints = true;
-        self.send(&ToRank::Restarted { incarnation });
+        self.send(&ToRank::Restarted { incarnation, alone });
     }
 
     /// Was it made from an image, without having learnt where the others are?

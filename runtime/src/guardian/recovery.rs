@@ -48,6 +48,11 @@ pub(super) fn is_adopted() -> bool {
     std::env::var_os(settings::INCARNATION).is_some()
 }
 
+/// How the program is made again.
+pub(super) fn restart_info(settings: &Settings) -> RestartInfo {
+    RestartInfo { incarnation: settings.incarnation, alone: settings.alone }
+}
+
 /// Restores the program from its image in the folder of a checkpoint.
 pub(super) fn restore(
     store: &dyn ImageStore,
@@ -59,8 +64,7 @@ pub(super) fn restore(
     failpoints::at(failpoints::RESTORE, settings.rank);
     let image = checkpoint.join(file_name(settings.rank));
     let standard = ends.numbers();
-    let restart = RestartInfo { incarnation: settings.incarnation, alone: settings.alone };
-    let restored = store.restore(&image, restart, socket.as_raw_fd(), standard);
+    let restored = store.restore(&image, restart_info(settings), socket.as_raw_fd(), standard);
     // Otherwise the end of the output would never be seen.
     drop(ends);
     restored.map_err(|problem| {
@@ -180,7 +184,7 @@ impl Guardian {
         let theirs = OwnedFd::from(theirs);
         let pid = restore(&*self.store, &self.settings, checkpoint, theirs, ends)?;
         self.rank.restarted(pid, link, output);
-        self.rank.begin_restored(self.settings.incarnation);
+        self.rank.begin_restored(restart_info(&self.settings));
         Ok(())
     }
 

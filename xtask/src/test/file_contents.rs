@@ -3,7 +3,7 @@
 //! find what was there at the checkpoint. The programs compare what they read with what they have
 //! in memory.
 
-use super::job::TestJob;
+use super::job::{Outcome, TestJob};
 use super::local_storage;
 use super::mpi::{self, Over};
 use super::mpi_io;
@@ -129,6 +129,21 @@ const SHARED: [(Program, &[&str], Option<&str>); 13] = [
         Some("shared.grown"),
     ),
 ];
+/// What is done while a process is restored, and does not know where others are; and the reason
+/// why others are rolled back.
+const EARLY: [(Program, Option<&str>); 3] = [
+    (
+        shared("behind its end, before others are known", &["FOLDER", "GATE", "early"]),
+        Some("shared.early holds something else"),
+    ),
+    (shared("read while they are put back", &["FOLDER", "GATE", "after"]), None),
+    (
+        shared("read before they are put back, and again", &["FOLDER", "GATE", "seen"]),
+        Some("ranks of other sets have read it since"),
+    ),
+];
+/// Of checkpoints, in seconds.
+const INTERVAL: [&str; 3] = ["--mca", "vprotocol_correlated_checkpoint_interval", "3"];
 /// Of a millisecond and more.
 const ITERATIONS: u64 = 4000;
 /// Files are changed after the checkpoint from the first to the second one.
@@ -202,6 +217,10 @@ const LIVE: [(&str, &Program, Shape, &[&str], usize); 9] = [
 pub fn run(tier: &mut Tier) {
     live(tier, &Over::Component, LIVE.len());
     of_several_sets(tier, &Over::Component, SHARED.len());
+    for (program, reason) in &EARLY {
+        let title = format!("contents of files: of several sets: {}: 2 × 2", program.name);
+        tier.check(&title, || early(program, *reason));
+    }
     mpi_io::run(tier);
     let title = "contents of files: what has no room is named, and ends a rollback: 2 × 1";
     tier.check(title, without_room);
@@ -285,19 +304,65 @@ fn survives_shared(
     // Its nodes have one file system, and its folder of journals.
     let job = job()?.with(faults);
     let sets = if reason.is_some() { 2 } else { 1 };
-    let replayed = |events: &str| local_storage::all_have_replayed(events, sets);
     let job = local_storage::plain(job, &scratch);
-    let happened = || replayed(&local_storage::events(&scratch).unwrap_or_default());
+    let happened = || has_replayed(&scratch, sets);
     let begins = || has_checkpoint(&scratch);
     let outcome = workloads::run_with_work(job, &scratch, GATES, begins, happened)?;
     program.must_answer(&outcome, &scratch, &known)?;
-    let events = local_storage::events(&scratch)?;
+    must_name(&outcome, &scratch, reason)
+}
+
+/// Others are rolled back with a set for this reason, or not.
+fn must_name(outcome: &Outcome, scratch: &Scratch, reason: Option<&str>) -> Result<()> {
+    let events = local_storage::events(scratch)?;
     let global = events.contains("\"event\":\"global_rollback\"");
     outcome.must_by(global == reason.is_some(), "another kind of rollback", &events)?;
     let said = outcome.said();
     let is_right = reason.map_or(!said.contains(WITH_THEM), |reason| said.contains(reason));
     outcome.must_by(is_right, "the file should be named", &events)?;
-    must_be_clean(&outcome)
+    must_be_clean(outcome)
+}
+
+fn has_replayed(scratch: &Scratch, sets: usize) -> bool {
+    local_storage::events(scratch)
+        .is_ok_and(|events| local_storage::all_have_replayed(&events, sets))
+}
+
+/// The second one since the job began: where the program waits is in its image.
+fn is_in_image(scratch: &Scratch) -> bool {
+    local_storage::events(scratch).is_ok_and(|all| all.matches(COMPLETE).count() > 1)
+}
+
+/// The last rank's program is restored, and runs, but is not told where others are.
+fn early(program: &Program, reason: Option<&str>) -> Result<()> {
+    let scratch = Scratch::new("files")?;
+    let make = |name: &str| fs::write(scratch.0.join(name), "");
+    let remove = |name: &str| fs::remove_file(scratch.0.join(name));
+    make("go").context(|| "go".into())?;
+    let job = || program.job_over(&Over::Component, (2, 2), ITERATIONS, &scratch);
+    let known = program.answer(&job()?.run()?, &scratch)?;
+    remove("go").context(|| "go".into())?;
+    make("endpoints-3").context(|| "endpoints-3".into())?;
+    let hold = format!("RUSTBTL_FAILPOINTS={}", scratch.0.display());
+    let job = job()?.with(&DIES_ONCE).with(&["--env", &hold]).with(&INTERVAL);
+    let job = local_storage::plain(job, &scratch);
+    let begins = || is_in_image(&scratch) && make("go").is_ok();
+    let held = scratch.0.join("endpoints-3.reached");
+    let waits = || {
+        held.exists() && {
+            // For what it must not write meanwhile.
+            thread::sleep(Duration::from_millis(500));
+            remove("endpoints-3").is_ok()
+        }
+    };
+    let happened = || has_replayed(&scratch, if reason.is_some() { 2 } else { 1 });
+    let steps: [(&(dyn Fn() -> bool + Sync), u64); 3] =
+        [(&begins, GATES.1), (&waits, GATES.1), (&happened, workloads::GATE_OPEN)];
+    workloads::open_gate(&scratch, 0)?;
+    let outcome = workloads::in_steps(&job, &scratch, &steps)?;
+    outcome.must(held.exists(), "it was not restored")?;
+    program.must_answer(&outcome, &scratch, &known)?;
+    must_name(&outcome, &scratch, reason)
 }
 
 fn has_checkpoint(scratch: &Scratch) -> bool {

@@ -54,7 +54,7 @@ impl Journal {
         if let Some(above) = folder.parent() {
             Folder::open_or_create(above)?;
         }
-        Folder::open_or_create(folder)?;
+        super::held::prepare(&Folder::open_or_create(folder)?)?;
         Ok(Self {
             folder: folder.to_owned(),
             path: Vec::with_capacity(4200),
@@ -266,9 +266,6 @@ impl Journal {
         self.close();
         self.remove_before(u64::MAX);
         super::common::forget(&self.folder);
-        let _ = std::fs::remove_dir(&self.folder);
-        if let Some(above) = self.folder.parent() {
-            let _ = std::fs::remove_dir(above);
-        }
+        super::held::remove(&self.folder);
     }
 }

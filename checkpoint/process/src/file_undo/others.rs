@@ -1,7 +1,9 @@
 //! What the journals of other processes of the job name.
 
 use super::common::set_of;
+use super::epoch_of;
 use super::rollback::Opened;
+use crate::error::ProcessImageError;
 use crate::private_files::Folder;
 use rustbtl_checkpoint::file_undo::{Entry, Ranges};
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,9 +66,14 @@ pub(super) fn named_by(
     named
 }
 
-/// Files that processes of other sets have made, or made longer.
-pub(super) fn grown_by_others(folder: &Path) -> BTreeSet<Vec<u8>> {
-    let mut grown = BTreeSet::new();
+/// Files that processes of other sets have made, or made longer, or have overwritten behind the end
+/// that they had for this one, which has made them longer itself. `folder`: of this process, whose
+/// snapshot this epoch began with.
+pub(super) fn grown_by_others(
+    folder: &Path,
+    epoch: u64,
+) -> Result<BTreeSet<Vec<u8>>, ProcessImageError> {
+    let (mut grown, ends) = (BTreeSet::new(), own_ends(folder, epoch)?);
     let mut see = |entry: &Entry<'_>| {
         if let Entry::Size { path, .. } | Entry::Created { path, .. } = *entry {
             grown.insert(path.to_vec());
@@ -75,7 +82,43 @@ pub(super) fn grown_by_others(folder: &Path) -> BTreeSet<Vec<u8>> {
     each_journal(Whose::OtherSets, folder, |file| {
         let _ = Opened::read(file, |_, entry| see(entry), true);
     });
-    grown
+    if !ends.is_empty() {
+        each_journal(Whose::OtherSets, folder, |file| {
+            let _ = Opened::each_content(file, |path, range| {
+                if ends.get(path).is_some_and(|end| range.end > *end) {
+                    grown.insert(path.to_vec());
+                }
+            });
+        });
+    }
+    Ok(grown)
+}
+
+/// Files that this process has made, or made longer, and where they ended before.
+fn own_ends(folder: &Path, epoch: u64) -> Result<BTreeMap<Vec<u8>, u64>, ProcessImageError> {
+    let mut ends = BTreeMap::new();
+    let own = match Folder::open(folder) {
+        Err(error) if error.is_missing() => return Ok(ends),
+        opened => opened?,
+    };
+    for name in own.names()? {
+        if name.to_str().and_then(|name| epoch_of(name, "epoch-")).is_none_or(|of| of < epoch) {
+            continue;
+        }
+        let seen = |_: usize, entry: &Entry<'_>| {
+            let (path, end) = match *entry {
+                Entry::Size { path, size, .. } => (path, size),
+                Entry::Created { path, .. } => (path, 0),
+                _ => return,
+            };
+            let least = ends.entry(path.to_vec()).or_insert(end);
+            *least = end.min(*least);
+        };
+        let shown = folder.join(&name).display().to_string();
+        let read = Opened::read(own.file(&name)?, seen, true);
+        read.map_err(ProcessImageError::system(shown))?;
+    }
+    Ok(ends)
 }
 
 /// A file of which processes of other sets have overwritten some of these parts, too.

@@ -6,14 +6,13 @@
 
 use super::epoch_of;
 use super::rollback::Opened;
-use super::watched::metadata;
+use super::watched::{changed_ns, metadata};
 use crate::error::ProcessImageError;
 use crate::private_files::{FileError, Folder};
 use rustbtl_checkpoint::file_undo::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 const WRITTEN_BY_OTHERS: &str = "this rank has read it since, and ranks of other sets have opened \
@@ -72,8 +71,7 @@ impl Reads {
     fn is_unchanged(&self, path: &[u8]) -> bool {
         let before = self.0.get(path).copied().filter(|before| *before != 0);
         let Ok(now) = metadata(path) else { return false };
-        let now = u64::try_from(now.ctime() * 1_000_000_000 + now.ctime_nsec());
-        before.is_some_and(|before| now == Ok(before))
+        before.is_some_and(|before| changed_ns(&now) == i128::from(before))
     }
 
     /// Ranks of other sets write to `theirs`, or may: can it be rolled back without them? What

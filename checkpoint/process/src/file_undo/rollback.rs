@@ -1,6 +1,7 @@
 //! Undoing journals, before the process is made.
 
 use super::common::{self, Common, changed};
+use super::held;
 use super::not_again::NotAgain;
 use super::others::{Whose, named_by, overwritten_by_others};
 use super::readers::{self, Missing, Reads};
@@ -202,7 +203,9 @@ pub fn roll_back(what: &Rollback<'_>) -> Result<RolledBack, ProcessImageError> {
             let what = format!("{} is not put back to what it was", readers::shown(path));
             return Err(ProcessImageError::Refused { what, reason: OVERWRITTEN });
         }
-        own.iter().filter(|path| theirs.contains(*path) || by_mpi_io.has(path)).cloned().collect()
+        let is_left = |path: &&Vec<u8>| theirs.contains(*path) || by_mpi_io.has(path);
+        held::hold(&folder, &changes.iter().filter(|path| !is_left(path)).cloned().collect())?;
+        own.iter().filter(is_left).cloned().collect()
     } else {
         BTreeSet::new()
     };
@@ -452,6 +455,11 @@ fn put_back(saved: &Path, to: &Path) -> io::Result<()> {
             fs::rename(&temporary, to)?;
             fs::remove_file(saved)
         }
+        // Of two names of one file both stay: it was not removed yet.
+        Ok(()) => match fs::remove_file(saved) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        },
         other => other,
     }
 }

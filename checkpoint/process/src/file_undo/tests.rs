@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 mod common;
+mod held;
 mod watched;
 
 struct Place(PathBuf);
@@ -45,6 +46,13 @@ impl Drop for Place {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+fn names(folder: &Path) -> Vec<std::ffi::OsString> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    names
 }
 
 fn bytes(path: &Path) -> &[u8] {
@@ -91,9 +99,23 @@ fn what_was_changed_is_put_back_once_and_again() {
     assert_eq!(place.back("set-0.rank-0", 2, false), [], "3");
     assert_eq!(place.back("set-0.rank-0", 1, false), []);
     assert_eq!(fs::read_to_string(&file).unwrap(), "l123er tha", "what was not recorded stays");
-    assert_eq!(fs::read_dir(place.process("set-0.rank-0")).unwrap().count(), 0);
+    assert_eq!(names(&place.process("set-0.rank-0")), ["held"]);
     // It has never written anything.
     assert_eq!(place.back("set-0.rank-1", 1, false), []);
+}
+
+#[test]
+fn what_was_going_to_be_removed_has_one_name_again() {
+    let place = Place::new("not-yet-removed");
+    let file = place.file("file", "before");
+    let mut journal = place.journal("set-0.rank-0");
+    journal.begin(1);
+    let saved = place.process("set-0.rank-0").join("saved-1-1");
+    fs::hard_link(&file, &saved).unwrap();
+    journal.append(&Entry::Removed { path: bytes(&file), saved: b"saved-1-1" }).unwrap();
+    assert_eq!(place.back("set-0.rank-0", 1, false), []);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "before");
+    assert!(!saved.exists());
 }
 
 #[test]
@@ -327,10 +349,7 @@ fn journals_that_nobody_needs_are_removed() {
         fs::write(folder.join(format!("saved-{epoch}-7")), "").unwrap();
     }
     journal.remove_before(3);
-    let mut names: Vec<_> =
-        fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    names.sort();
-    assert_eq!(names, ["epoch-3", "reads-3", "saved-3-7"]);
+    assert_eq!(names(&folder), ["epoch-3", "held", "reads-3", "saved-3-7"]);
     journal.remove_if_temporary();
     assert!(folder.exists(), "it belongs to checkpoints");
     journal.remove();

@@ -22,9 +22,13 @@ struct Identity {
 
 impl Identity {
     fn of(found: &Metadata) -> Self {
-        let changed_ns = i128::from(found.ctime()) * 1_000_000_000 + i128::from(found.ctime_nsec());
-        Self { device: found.dev(), inode: found.ino(), changed_ns }
+        Self { device: found.dev(), inode: found.ino(), changed_ns: changed_ns(found) }
     }
+}
+
+/// When it was changed last.
+pub(super) fn changed_ns(found: &Metadata) -> i128 {
+    i128::from(found.ctime()) * 1_000_000_000 + i128::from(found.ctime_nsec())
 }
 
 /// As it is now. It is opened, if that is possible: a file system on the network may know only then
@@ -40,24 +44,24 @@ pub(super) fn metadata(path: &[u8]) -> std::io::Result<Metadata> {
 pub struct WatchedReads {
     folder: PathBuf,
     epoch: u64,
-    /// Before it was rolled back.
-    reads: Reads,
-    /// As they were when all ranks of the set had put back what they had changed; `None`: there is
-    /// nothing.
+    /// What it had read, as it was when all ranks of the set had put back what they had changed;
+    /// `None`: there is nothing.
     files: BTreeMap<Vec<u8>, Option<Identity>>,
-    /// What others had made, or made longer. Where in it is not known.
+    /// What others had made, or made longer, or have written behind where it ended. Where in it is
+    /// not known.
     grown: BTreeSet<Vec<u8>>,
-    /// What its own set has changed meanwhile: others' journals are not read for it again before
+    /// What its own set has changed since: others' journals are not read for it again before
     /// the end.
     changed_again: BTreeSet<Vec<u8>>,
 }
 
 impl WatchedReads {
     /// All processes of the set were rolled back to the snapshot with which this epoch began, and
-    /// none of them runs yet. `folder`: of this process.
+    /// none of them runs yet. Others continue. `folder`: of this process.
     ///
     /// # Errors
-    /// What it has read is not known.
+    /// What it has read is not known, or others have changed it already: the process cannot be
+    /// rolled back alone.
     pub fn begin(folder: &Path, epoch: u64) -> Result<Self, ProcessImageError> {
         let reads = match Folder::open(folder) {
             Err(error) if error.is_missing() => Reads::default(),
@@ -65,22 +69,11 @@ impl WatchedReads {
         };
         let now = |path: &Vec<u8>| (path.clone(), identity(path));
         let files = reads.paths().map(now).collect();
-        let (folder, grown, changed_again) = (folder.to_owned(), BTreeSet::new(), BTreeSet::new());
-        Ok(Self { folder, epoch, reads, files, grown, changed_again })
-    }
-
-    /// Others continue. Their journals are read only now: where nobody does, each process would
-    /// read those of all for nothing. Who writes says so first, so that this comes behind
-    /// [`Self::begin`].
-    ///
-    /// # Errors
-    /// What others have changed already: the process cannot be rolled back alone.
-    pub fn others_continue(&mut self) -> Result<(), ProcessImageError> {
-        let paths = self.reads.paths().cloned().collect();
-        let theirs = named_by(Whose::OtherSets, &self.folder, &paths);
-        self.reads.must_be_alone(&theirs, &BTreeSet::new())?;
-        self.grown = grown_by_others(&self.folder);
-        Ok(())
+        // Who writes says so first, so that their journals come behind the files.
+        let theirs = named_by(Whose::OtherSets, folder, &reads.paths().cloned().collect());
+        reads.must_be_alone(&theirs, &BTreeSet::new())?;
+        let (folder, grown) = (folder.to_owned(), grown_by_others(folder, epoch)?);
+        Ok(Self { folder, epoch, files, grown, changed_again: BTreeSet::new() })
     }
 
     /// Must what it is going to write to this file again be there already? Others may have written

@@ -15,7 +15,6 @@ fn read_again(place: &Place) -> (PathBuf, PathBuf, Journal, WatchedReads) {
     journal.note_read(bytes(&other), last_change(&other)).unwrap();
     assert_eq!(place.back(NAME, 1, true), []);
     let mut watched = WatchedReads::begin(&place.process(NAME), 1).unwrap();
-    watched.others_continue().unwrap();
     assert_eq!((watched.check_one(bytes(&file)), watched.check()), (Ok(()), Ok(())));
     (file, other, journal, watched)
 }
@@ -86,11 +85,33 @@ fn what_others_have_written_before_it_begins_is_refused_then() {
     let place = Place::new("watched-begin");
     let (file, _, _journal, _) = read_again(&place);
     let theirs = written_by_others(&place, &file);
-    let of = |name: &str, epoch| {
-        WatchedReads::begin(&place.process(name), epoch).and_then(|mut all| all.others_continue())
-    };
+    let of = |name: &str, epoch| WatchedReads::begin(&place.process(name), epoch);
     assert!(of(NAME, 1).is_err());
     assert!(of(NAME, 2).is_ok(), "read before that");
     drop(theirs);
     assert!(of("set-7.rank-7", 1).is_ok(), "it has no files");
+}
+
+#[test]
+fn what_others_have_written_behind_its_end_is_left_as_it_is() {
+    let place = Place::new("watched-grown");
+    let names = ["longer", "made", "overwritten", "before", "own"];
+    let [longer, made, over, before, own] = names.map(|name| place.file(name, "0123456789"));
+    let mut journal = place.journal(NAME);
+    journal.begin(1);
+    journal.append(&Entry::Begun {}).unwrap();
+    for path in [&over, &before, &own] {
+        journal.append(&Entry::Size { path: bytes(path), size: 4, extend: false }).unwrap();
+    }
+    let mut theirs = place.journal("set-1.rank-1");
+    theirs.begin(9);
+    theirs.append(&Entry::Size { path: bytes(&longer), size: 10, extend: false }).unwrap();
+    theirs.append(&Entry::Created { path: bytes(&made), inode: 0 }).unwrap();
+    let content = |path, offset| Entry::Content { path: bytes(path), offset, bytes: b"ab" };
+    theirs.append(&content(&over, 3)).unwrap();
+    theirs.append(&content(&before, 2)).unwrap();
+    let watched = WatchedReads::begin(&place.process(NAME), 1).unwrap();
+    let is_left =
+        [&longer, &made, &over, &before, &own].map(|of| watched.is_left_as_it_is(bytes(of)));
+    assert_eq!(is_left, [true, true, true, false, false]);
 }

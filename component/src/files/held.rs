@@ -1,0 +1,120 @@
+//! A set that is rolled back alone puts files back to its checkpoint, and writes them again later:
+//! what others open or read of them meanwhile is not what was there. So they wait for that
+//! (invariant 9 of `rustbtl_checkpoint::file_undo`); where nobody was rolled back, a look at an
+//! empty file says so.
+//!
+//! That is asked before a file is opened, renamed, removed or made; when one was not there, which
+//! is tried again then; and when it is read for the first time since the snapshot, behind the note
+//! that says so.
+
+use crate::files::shared_io;
+use crate::files::system::{self, Path};
+use crate::files::watched;
+use core::ffi::{CStr, c_char, c_int};
+use rustbtl_process::file_undo;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(2);
+/// Longer does no replay last.
+const REPLAY_MAX: Duration = Duration::from_secs(3600);
+/// Who repeats something itself may be waited for by the one that it waits for.
+const BOTH_MAX: Duration = Duration::from_secs(5);
+
+/// Folder of this process, and whose lists there are.
+static OWN: OnceLock<(PathBuf, Path)> = OnceLock::new();
+
+/// In MPI_Init. `folder`: of this process' journal.
+pub(super) fn install(folder: &std::path::Path) {
+    let holders = file_undo::holders(folder);
+    let _ = OWN.set((folder.to_owned(), Path::of(&[holders.as_os_str().as_bytes()])));
+}
+
+/// What no program makes.
+fn is_installed(path: &[u8]) -> bool {
+    const INSTALLED: [&[u8]; 6] = [b"/usr/", b"/lib/", b"/lib64/", b"/etc/", b"/proc/", b"/sys/"];
+    INSTALLED.iter().any(|folder| path.starts_with(folder))
+}
+
+/// The folder of this process, if anything is held.
+fn own() -> Option<&'static std::path::Path> {
+    let (folder, holders) = OWN.get()?;
+    let fd = holders.open(libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK)?;
+    let bytes = system::fstat(fd).map_or(0, |found| found.st_size);
+    system::close(fd);
+    (bytes > 0).then_some(folder)
+}
+
+/// Is this file held by another set?
+pub(super) fn is_held(path: &[u8]) -> bool {
+    !is_installed(path) && own().is_some_and(|own| file_undo::is_held(own, path))
+}
+
+/// Waits until it is not. Not while a lock of ours is held. Did it have to?
+pub(super) fn wait(path: &[u8]) -> bool {
+    if !is_held(path) {
+        return false;
+    }
+    let begin = Instant::now();
+    while is_held(path) {
+        let longest = if watched::is_repeating() { BOTH_MAX } else { REPLAY_MAX };
+        if begin.elapsed() > longest {
+            let shown = String::from_utf8_lossy(path);
+            shared_io::diverged(&format!("{shown} is used, but its writer repeats something, too"));
+            break;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    true
+}
+
+/// The same for a file as it was given with a folder's descriptor.
+///
+/// # Safety
+/// Null or a C string.
+pub(super) unsafe fn wait_for(folder: c_int, path: *const c_char) -> bool {
+    if path.is_null() {
+        return false;
+    }
+    // SAFETY: the caller's promise.
+    let path = unsafe { CStr::from_ptr(path) };
+    if is_installed(path.to_bytes()) || own().is_none() {
+        return false;
+    }
+    Path::given(folder, path).map(Path::in_real_folder).is_some_and(|place| wait(place.bytes()))
+}
+
+/// Opens a file by a call, which may be made again. `failed`: it has not opened it.
+///
+/// # Safety
+/// Null or a C string.
+pub(super) unsafe fn open<T>(
+    (folder, path): (c_int, *const c_char),
+    failed: impl Fn(&T) -> bool,
+    call: impl Fn() -> T,
+) -> T {
+    // SAFETY: the caller's promise.
+    unsafe { wait_for(folder, path) };
+    loop {
+        let opened = call();
+        if !failed(&opened) || !is_missing() {
+            return opened;
+        }
+        // SAFETY: the caller's promise.
+        let again = unsafe { wait_for(folder, path) };
+        if !again {
+            // SAFETY: no arguments.
+            let errno = unsafe { libc::__errno_location() };
+            // SAFETY: this thread's.
+            unsafe { errno.write(libc::ENOENT) };
+            return opened;
+        }
+    }
+}
+
+fn is_missing() -> bool {
+    std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOENT)
+}
