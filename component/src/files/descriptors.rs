@@ -76,8 +76,9 @@ fn opened(
     call: impl Fn(c_int) -> c_int,
 ) -> c_int {
     let opened = || opened_now(folder, path, flags, &call);
+    let reads = flags & (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC) == libc::O_RDONLY;
     // SAFETY: the caller's promise to open(2).
-    unsafe { held::open((folder, path), |fd| *fd < 0, opened) }
+    unsafe { held::open((folder, path), reads, |fd| *fd < 0, opened) }
 }
 
 /// The same where nobody holds it.

@@ -3,9 +3,9 @@
 //! (invariant 9 of `rustbtl_checkpoint::file_undo`); where nobody was rolled back, a look at an
 //! empty file says so.
 //!
-//! That is asked before a file is opened, renamed, removed or made; when one was not there, which
-//! is tried again then; and when it is read for the first time since the snapshot, behind the note
-//! that says so.
+//! That is asked before a file is opened to be changed, renamed, removed or made; when one was not
+//! there, which is tried again then; and when it is read for the first time since the snapshot,
+//! behind the note that says so.
 
 use crate::files::shared_io;
 use crate::files::system::{self, Path};
@@ -24,13 +24,20 @@ const REPLAY_MAX: Duration = Duration::from_secs(3600);
 /// Who repeats something itself may be waited for by the one that it waits for.
 const BOTH_MAX: Duration = Duration::from_secs(5);
 
-/// Folder of this process, and whose lists there are.
-static OWN: OnceLock<(PathBuf, Path)> = OnceLock::new();
+struct Own {
+    folder: PathBuf,
+    /// Where it is written whose lists there are.
+    holders: Path,
+    /// On the network.
+    is_shared: bool,
+}
 
-/// In MPI_Init. `folder`: of this process' journal.
-pub(super) fn install(folder: &std::path::Path) {
-    let holders = file_undo::holders(folder);
-    let _ = OWN.set((folder.to_owned(), Path::of(&[holders.as_os_str().as_bytes()])));
+static OWN: OnceLock<Own> = OnceLock::new();
+
+/// In MPI_Init. `folder`: of this process' journal, maybe on a file system of several nodes.
+pub(super) fn install(folder: &std::path::Path, is_shared: bool) {
+    let holders = Path::of(&[file_undo::holders(folder).as_os_str().as_bytes()]);
+    let _ = OWN.set(Own { folder: folder.to_owned(), holders, is_shared });
 }
 
 /// What no program makes.
@@ -41,10 +48,16 @@ fn is_installed(path: &[u8]) -> bool {
 
 /// The folder of this process, if anything is held.
 fn own() -> Option<&'static std::path::Path> {
-    let (folder, holders) = OWN.get()?;
-    let fd = holders.open(libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK)?;
-    let bytes = system::fstat(fd).map_or(0, |found| found.st_size);
-    system::close(fd);
+    let Own { folder, holders, is_shared } = OWN.get()?;
+    let bytes = if *is_shared {
+        // What its size is now is known when it is opened.
+        let fd = holders.open(libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK)?;
+        let found = system::fstat(fd);
+        system::close(fd);
+        found?.st_size
+    } else {
+        holders.stat(false).ok()?.st_size
+    };
     (bytes > 0).then_some(folder)
 }
 
@@ -87,17 +100,21 @@ pub(super) unsafe fn wait_for(folder: c_int, path: *const c_char) -> bool {
     Path::given(folder, path).map(Path::in_real_folder).is_some_and(|place| wait(place.bytes()))
 }
 
-/// Opens a file by a call, which may be made again. `failed`: it has not opened it.
+/// Opens a file by a call, which may be made again. `reads`: it does no more than read it, and is
+/// asked again before that. `failed`: it has not opened it.
 ///
 /// # Safety
 /// Null or a C string.
 pub(super) unsafe fn open<T>(
     (folder, path): (c_int, *const c_char),
+    reads: bool,
     failed: impl Fn(&T) -> bool,
     call: impl Fn() -> T,
 ) -> T {
-    // SAFETY: the caller's promise.
-    unsafe { wait_for(folder, path) };
+    if !reads {
+        // SAFETY: the caller's promise.
+        unsafe { wait_for(folder, path) };
+    }
     loop {
         let opened = call();
         if !failed(&opened) || !is_missing() {

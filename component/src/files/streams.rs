@@ -122,6 +122,8 @@ unsafe fn opened(
         // SAFETY: the caller's promise.
         unsafe { opened_now(path, mode, old, &call) }
     };
+    // SAFETY: the caller's promise.
+    let reads = !mode.is_null() && unsafe { *mode } as u8 == b'r';
     let stream = if old.is_some() {
         // It may be closed by the first attempt.
         // SAFETY: the caller's promise.
@@ -129,7 +131,7 @@ unsafe fn opened(
         opened()
     } else {
         // SAFETY: the caller's promise.
-        unsafe { held::open((libc::AT_FDCWD, path), |stream| stream.is_null(), opened) }
+        unsafe { held::open((libc::AT_FDCWD, path), reads, |stream| stream.is_null(), opened) }
     };
     // It counts as read since it was opened.
     if let Some(place) = (!stream.is_null()).then(|| Path::of_descriptor(number(stream))).flatten()
