@@ -25,6 +25,7 @@
  * usage: file_shared ITERATIONS FOLDER GATE HOW */
 #define _GNU_SOURCE
 #include <mpi.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -130,9 +131,26 @@ static int in_new_folder(int k, const char *path)
     return file;
 }
 
+static int is_listed(const char *path)
+{
+    char folder[4200];
+    int is_there = 0;
+    snprintf(folder, sizeof folder, "%s", path);
+    *strrchr(folder, '/') = 0;
+    DIR *opened = opendir(folder);
+    for (struct dirent *entry; opened && (entry = readdir(opened));)
+        is_there |= !strcmp(entry->d_name, strrchr(path, '/') + 1);
+    closedir(opened);
+    return is_there;
+}
+
 static void read_both(int k, const char *path, const char *made, uint64_t value)
 {
+    struct stat status;
     const char *names[] = {path, made};
+    must(k, access(made, R_OK) == 0 && stat(made, &status) == 0, "the status of what was made");
+    must(k, status.st_size == (np + 1) * (off_t) sizeof value, "its size");
+    must(k, is_listed(made), "its folder");
     for (int i = 0; i < 2; i++) {
         int file = open(names[i], O_RDONLY);
         must(k, file >= 0, names[i]);

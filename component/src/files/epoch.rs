@@ -66,7 +66,7 @@ pub fn install(budget: u64, session: Option<PathBuf>, name: &str) -> Result<(), 
         )
     })?;
     functions::install();
-    held::install(&folder, durable);
+    held::install(&folder);
     recorder::start(journal, budget, session.map_or_else(Vec::new, |path| top_of(&path)));
     for fd in numbers() {
         streams::assume(fd);

@@ -1,10 +1,10 @@
-//! The functions that change files, and that programs and their libraries call by way of us: the
+//! The functions that change files, or ask about them, and that programs and their libraries call by way of us: the
 //! entries in global offset tables are changed, and what later objects find (docs/adr/0010, 0028).
 //!
 //! Of Open MPI's objects only those of MPI-IO: others keep their own state in files. The C
 //! library's own calls (stdio) are not reached: see `streams`.
 
-use crate::files::{descriptors, names, reads, streams};
+use crate::files::{descriptors, names, reads, status, streams};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use rustbtl_process::freeze::got::{self, Objects};
@@ -63,6 +63,7 @@ fn functions() -> Vec<(&'static Function, usize)> {
     let mut all = descriptors::functions();
     all.extend(names::functions());
     all.extend(reads::functions());
+    all.extend(status::functions());
     all.extend(streams::functions());
     all
 }

@@ -8,7 +8,7 @@
 //! behind the note that says so.
 
 use crate::files::shared_io;
-use crate::files::system::{self, Path};
+use crate::files::system::Path;
 use crate::files::watched;
 use core::ffi::{CStr, c_char, c_int};
 use rustbtl_process::file_undo;
@@ -28,16 +28,14 @@ struct Own {
     folder: PathBuf,
     /// Where it is written whose lists there are.
     holders: Path,
-    /// On the network.
-    is_shared: bool,
 }
 
 static OWN: OnceLock<Own> = OnceLock::new();
 
-/// In MPI_Init. `folder`: of this process' journal, maybe on a file system of several nodes.
-pub(super) fn install(folder: &std::path::Path, is_shared: bool) {
+/// In MPI_Init. `folder`: of this process' journal.
+pub(super) fn install(folder: &std::path::Path) {
     let holders = Path::of(&[file_undo::holders(folder).as_os_str().as_bytes()]);
-    let _ = OWN.set(Own { folder: folder.to_owned(), holders, is_shared });
+    let _ = OWN.set(Own { folder: folder.to_owned(), holders });
 }
 
 /// What no program makes.
@@ -48,17 +46,8 @@ fn is_installed(path: &[u8]) -> bool {
 
 /// The folder of this process, if anything is held.
 fn own() -> Option<&'static std::path::Path> {
-    let Own { folder, holders, is_shared } = OWN.get()?;
-    let bytes = if *is_shared {
-        // What its size is now is known when it is opened.
-        let fd = holders.open(libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK)?;
-        let found = system::fstat(fd);
-        system::close(fd);
-        found?.st_size
-    } else {
-        holders.stat(false).ok()?.st_size
-    };
-    (bytes > 0).then_some(folder)
+    let Own { folder, holders } = OWN.get()?;
+    holders.size_now().is_some_and(|bytes| bytes > 0).then_some(folder)
 }
 
 /// Is this file held by another set?
@@ -68,11 +57,20 @@ pub(super) fn is_held(path: &[u8]) -> bool {
 
 /// Waits until it is not. Not while a lock of ours is held. Did it have to?
 pub(super) fn wait(path: &[u8]) -> bool {
-    if !is_held(path) {
+    wait_while(path, || is_held(path))
+}
+
+/// The same of all that is in this folder.
+pub(super) fn wait_below(folder: &[u8]) -> bool {
+    wait_while(folder, || own().is_some_and(|own| file_undo::is_any_held_in(own, folder)))
+}
+
+fn wait_while(path: &[u8], is_held: impl Fn() -> bool) -> bool {
+    if !is_held() {
         return false;
     }
     let begin = Instant::now();
-    while is_held(path) {
+    while is_held() {
         let longest = if watched::is_repeating() { BOTH_MAX } else { REPLAY_MAX };
         if begin.elapsed() > longest {
             let shown = String::from_utf8_lossy(path);
@@ -89,6 +87,19 @@ pub(super) fn wait(path: &[u8]) -> bool {
 /// # Safety
 /// Null or a C string.
 pub(super) unsafe fn wait_for(folder: c_int, path: *const c_char) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { waited_for(folder, path, wait) }
+}
+
+/// The same, by this way to wait; errno stays what it was.
+///
+/// # Safety
+/// Null or a C string.
+pub(super) unsafe fn waited_for(
+    folder: c_int,
+    path: *const c_char,
+    wait: impl Fn(&[u8]) -> bool,
+) -> bool {
     if path.is_null() {
         return false;
     }
@@ -97,7 +108,15 @@ pub(super) unsafe fn wait_for(folder: c_int, path: *const c_char) -> bool {
     if is_installed(path.to_bytes()) || own().is_none() {
         return false;
     }
-    Path::given(folder, path).map(Path::in_real_folder).is_some_and(|place| wait(place.bytes()))
+    // SAFETY: no arguments.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: this thread's.
+    let before = unsafe { errno.read() };
+    let place = Path::given(folder, path).map(Path::in_real_folder);
+    let waited = place.is_some_and(|place| wait(place.bytes()));
+    // SAFETY: this thread's.
+    unsafe { errno.write(before) };
+    waited
 }
 
 /// Opens a file by a call, which may be made again. `reads`: it does no more than read it, and is
@@ -123,10 +142,6 @@ pub(super) unsafe fn open<T>(
         // SAFETY: the caller's promise.
         let again = unsafe { wait_for(folder, path) };
         if !again {
-            // SAFETY: no arguments.
-            let errno = unsafe { libc::__errno_location() };
-            // SAFETY: this thread's.
-            unsafe { errno.write(libc::ENOENT) };
             return opened;
         }
     }

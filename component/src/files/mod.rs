@@ -10,6 +10,7 @@ pub mod names;
 pub mod reads;
 pub mod recorder;
 pub mod shared_io;
+mod status;
 pub mod streams;
 pub mod system;
 pub mod watched;

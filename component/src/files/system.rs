@@ -129,6 +129,17 @@ impl Path {
         if result < 0 { Err(-result as i32) } else { Ok(found) }
     }
 
+    /// How many bytes it has: of a file on the network what its server says, not what was known of
+    /// it before.
+    pub fn size_now(&self) -> Option<u64> {
+        // SAFETY: all of its fields are numbers.
+        let mut found: libc::statx = unsafe { core::mem::zeroed() };
+        let flags = (libc::AT_SYMLINK_NOFOLLOW | libc::AT_STATX_FORCE_SYNC) as usize;
+        let size = libc::STATX_SIZE as usize;
+        let a = [HERE, self.address(), flags, size, (&raw mut found).addr()];
+        (call(libc::SYS_statx, a) == 0).then_some(found.stx_size)
+    }
+
     /// Opens it, not to be inherited.
     pub fn open(&self, flags: c_int) -> Option<c_int> {
         let a = [HERE, self.address(), (flags | libc::O_CLOEXEC) as usize, 0o600, 0];
@@ -215,6 +226,8 @@ mod tests {
         assert_eq!(found.stat(true).unwrap().st_ino, fstat(fd).unwrap().st_ino);
         assert!(is_regular(&fstat(fd).unwrap()) && offset_of(fd) == 0);
         assert_eq!(flags_of(fd) & libc::O_ACCMODE, libc::O_RDONLY);
+        assert_eq!(path.size_now(), fstat(fd).map(|found| found.st_size as u64));
+        assert_eq!(Path::of(&[b"/no/such"]).size_now(), None);
         assert_eq!(Path::of_link(1200).bytes(), b"/proc/self/fd/1200");
         close(fd);
         let dotted = Path::of(&[b"/proc/./self/../self/status"]).in_real_folder();

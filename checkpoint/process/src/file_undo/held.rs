@@ -6,8 +6,8 @@
 //! reads says so first, and looks then whether they are held: one of both sees the other.
 //!
 //! In a process' folder is `held`, the list; in the job's folder is `held`, whose lists there are.
-//! Both are empty where nothing is held, and not removed: what a file on the network holds is known
-//! when it is opened, that it is there maybe later.
+//! Both are empty where nothing is held, and not removed: that a file on the network has another
+//! size is known at once to who asks its server, that it is there maybe later.
 
 use super::common::set_of;
 use super::epoch_of;
@@ -190,6 +190,18 @@ pub(super) fn remove(process: &Path) {
 
 /// Is this file held by a process of another set? `process`: the folder of the one that asks.
 pub fn is_held(process: &Path, path: &[u8]) -> bool {
+    is_any(process, |held| has(held, path))
+}
+
+/// Is anything in this folder?
+pub fn is_any_held_in(process: &Path, folder: &[u8]) -> bool {
+    let folder = Path::new(OsStr::from_bytes(folder));
+    let is_in = |path: &Vec<u8>| Path::new(OsStr::from_bytes(path)).parent() == Some(folder);
+    is_any(process, |held| held.iter().any(is_in))
+}
+
+/// Does a list of another set have such paths?
+fn is_any(process: &Path, wanted: impl Fn(&BTreeSet<Vec<u8>>) -> bool) -> bool {
     let (Some(above), Some(mine)) = (process.parent(), process.file_name().and_then(set_of)) else {
         return false;
     };
@@ -198,6 +210,6 @@ pub fn is_held(process: &Path, path: &[u8]) -> bool {
     names.iter().map(|name| OsStr::from_bytes(name)).any(|name| {
         let list = || job.folder(name).ok()?.file(HELD).ok();
         set_of(name).is_some_and(|set| set != mine)
-            && list().and_then(|list| paths_in(list).ok()).is_some_and(|held| has(&held, path))
+            && list().and_then(|list| paths_in(list).ok()).is_some_and(|held| wanted(&held))
     })
 }
