@@ -1,5 +1,6 @@
-//! The functions that change files, or ask about them, and that programs and their libraries call by way of us: the
-//! entries in global offset tables are changed, and what later objects find (docs/adr/0010, 0028).
+//! The functions that change files, or ask about them, and that programs and their libraries call
+//! by way of us: the entries in global offset tables are changed, and what later objects find
+//! (docs/adr/0010, 0028).
 //!
 //! Of Open MPI's objects only those of MPI-IO: others keep their own state in files. The C
 //! library's own calls (stdio) are not reached: see `streams`.
