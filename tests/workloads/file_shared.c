@@ -10,6 +10,7 @@
  *   turns     one after the other reads a place of one file and writes there;
  *   late      as once, and rank 0 writes it again just after the last rank was killed, which all
  *             have waited for;
+ *   child     the same, and a program that rank 0 starts writes it, just before that rank is killed;
  *   over      the last rank and rank 0 write the same place, one after the other, until the last
  *             rank is killed;
  *   grown     the same behind the end that the file had, another place each time;
@@ -20,8 +21,8 @@
  *   folders   rank 0 makes folders, each makes a file of its own in them, and the last rank removes
  *             all of that when the next one is made.
  * What is found must be what messages say.
- * With DIE_ONCE in the environment the last rank kills itself in late, over, grown, early, after
- * and seen.
+ * With DIE_ONCE in the environment the last rank kills itself in late, child, over, grown, early,
+ * after and seen.
  * usage: file_shared ITERATIONS FOLDER GATE HOW */
 #define _GNU_SOURCE
 #include <mpi.h>
@@ -34,6 +35,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "gate.h"
 
@@ -84,6 +86,16 @@ static void await(const char *folder, const char *what)
     snprintf(name, sizeof name, "%s/%s", folder, what);
     while (access(name, F_OK) != 0)
         usleep(1000);
+}
+
+/* What a copy of the process does is not recorded. */
+static void write_by_child(int k, const char *path, uint64_t value)
+{
+    int status;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(pwrite(open(path, O_WRONLY), &value, sizeof value, 0) != sizeof value);
+    must(k, child > 0 && waitpid(child, &status, 0) == child && status == 0, "a child");
 }
 
 /* One of the files that are made now and then. */
@@ -215,7 +227,8 @@ int main(int argc, char **argv)
     const int is_turns = !strcmp(how, "turns");
     int both = !strcmp(how, "both"), writers = !strcmp(how, "writers");
     const int is_log = !strcmp(how, "log"), is_removed = !strcmp(how, "removed");
-    const int is_folders = !strcmp(how, "folders"), is_late = !strcmp(how, "late");
+    const int is_folders = !strcmp(how, "folders"), is_child = !strcmp(how, "child");
+    const int is_late = is_child || !strcmp(how, "late");
     const int is_early = !strcmp(how, "early"), is_grown = is_early || !strcmp(how, "grown");
     const int is_over = is_grown || !strcmp(how, "over");
     const int is_made = !strcmp(how, "made") || is_removed || is_folders;
@@ -291,11 +304,16 @@ int main(int argc, char **argv)
         value = next(value, from);
         /* Nobody writes again before all have read. */
         MPI_Barrier(MPI_COMM_WORLD);
+        if (is_child && k == DEATH) {
+            if (me == 0)
+                write_by_child(k, path, value);
+            MPI_Barrier(MPI_COMM_WORLD);
+        }
         if ((is_late || is_over) && k == (is_early ? 0 : DEATH) && me == np - 1)
             die_once(argv[2]);
         if (is_late && k == DEATH) {
             of_root = value;
-            if (me == 0) {
+            if (me == 0 && !is_child) {
                 usleep(30000); /* the other one is being restored */
                 file = open(path, O_WRONLY);
                 must(k, file >= 0, path);

@@ -166,6 +166,24 @@ fn is_empty(job: &Folder, process: &OsStr) -> bool {
     list.ok().and_then(|list| list.metadata().ok()).is_none_or(|found| found.len() == 0)
 }
 
+/// Of these files, those that the process' own set has put back.
+pub(super) fn own(process: &Path, wanted: &BTreeSet<Vec<u8>>) -> BTreeSet<Vec<u8>> {
+    let (Some(above), Some(mine)) = (process.parent(), process.file_name().and_then(set_of)) else {
+        return BTreeSet::new();
+    };
+    let Ok(job) = Folder::open(above) else { return BTreeSet::new() };
+    let lists = lists(&job, |set| set == mine);
+    wanted.iter().filter(|path| lists.iter().any(|held| has(held, path))).cloned().collect()
+}
+
+/// Of the processes of such sets.
+fn lists(job: &Folder, is_wanted: impl Fn(&str) -> bool) -> Vec<BTreeSet<Vec<u8>>> {
+    let names = job.file(HELD).ok().and_then(|holders| paths_in(holders).ok()).unwrap_or_default();
+    let names = names.iter().map(|name| OsStr::from_bytes(name));
+    let names = names.filter(|name| set_of(name).is_some_and(&is_wanted));
+    names.filter_map(|name| paths_in(job.folder(name).ok()?.file(HELD).ok()?).ok()).collect()
+}
+
 /// Makes both lists, empty. Process and job have their folders.
 pub(super) fn prepare(process: &Folder) -> Result<(), FileError> {
     process.file_or_new(HELD)?;
@@ -205,11 +223,5 @@ fn is_any(process: &Path, wanted: impl Fn(&BTreeSet<Vec<u8>>) -> bool) -> bool {
     let (Some(above), Some(mine)) = (process.parent(), process.file_name().and_then(set_of)) else {
         return false;
     };
-    let Ok(job) = Folder::open(above) else { return false };
-    let names = job.file(HELD).ok().and_then(|holders| paths_in(holders).ok()).unwrap_or_default();
-    names.iter().map(|name| OsStr::from_bytes(name)).any(|name| {
-        let list = || job.folder(name).ok()?.file(HELD).ok();
-        set_of(name).is_some_and(|set| set != mine)
-            && list().and_then(|list| paths_in(list).ok()).is_some_and(|held| wanted(&held))
-    })
+    Folder::open(above).is_ok_and(|job| lists(&job, |set| set != mine).iter().any(wanted))
 }

@@ -149,7 +149,7 @@ impl Journal {
 
     /// Notes that the process reads a file (invariant 6 of `rustbtl_checkpoint::file_undo`).
     pub fn note_read(&mut self, path: &[u8], changed_ns: u64) -> Result<(), Errno> {
-        Entry::Reads { path, changed_ns }.encode(&mut self.entry);
+        Entry::Reads { path, changed_ns }.encode_at(&mut self.entry, raw::now_ns());
         let fd = open(&self.reads, libc::O_APPEND)?;
         let end = raw::plain(libc::SYS_lseek, [fd, 0, libc::SEEK_END as usize, 0]);
         let a = [fd, self.entry.as_ptr().addr(), self.entry.len(), 0, 0, 0];

@@ -22,10 +22,18 @@ const NO_ROOM: &str = "more of it was changed than vprotocol_correlated_file_und
                        results could be wrong. Permit more with a higher value; if the program \
                        does not depend on what it finds there, remove these notes and restart";
 
-/// Files that a process has read, and when they had been changed last at that moment; 0: nobody can
-/// say.
+/// Files that a process has read.
 #[derive(Debug, Default)]
-pub(super) struct Reads(BTreeMap<Vec<u8>, u64>);
+pub(super) struct Reads(BTreeMap<Vec<u8>, Read>);
+
+/// What is known of one, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    /// When it had been changed last at that moment, the least of all notes; 0: nobody can say.
+    changed_ns: u64,
+    /// The same of the first note, and when that was made.
+    first: [u64; 2],
+}
 
 impl Reads {
     /// What the process with this folder has read since an epoch began.
@@ -36,10 +44,10 @@ impl Reads {
             if of.is_none_or(|of| of < epoch) {
                 continue;
             }
-            let seen = |_: usize, entry: &Entry<'_>| {
+            let mut noted = Vec::new();
+            let seen = |index: usize, entry: &Entry<'_>| {
                 if let Entry::Reads { path, changed_ns } = *entry {
-                    let first = reads.entry(path.to_vec()).or_insert(changed_ns);
-                    *first = changed_ns.min(*first);
+                    noted.push((index, path.to_vec(), changed_ns));
                 }
             };
             let file = match folder.file(&name) {
@@ -52,7 +60,16 @@ impl Reads {
                 opened => opened?,
             };
             let shown = folder.path().join(&name).display().to_string();
-            Opened::read(file, seen, false).map_err(ProcessImageError::system(shown))?;
+            let opened =
+                Opened::read(file, seen, false).map_err(ProcessImageError::system(shown))?;
+            for (index, path, changed_ns) in noted {
+                let first = [changed_ns, opened.at_ns(index)];
+                let read = reads.entry(path).or_insert(Read { changed_ns, first });
+                read.changed_ns = changed_ns.min(read.changed_ns);
+                if first[1] < read.first[1] {
+                    read.first = first;
+                }
+            }
         }
         Ok(Self(reads))
     }
@@ -67,9 +84,21 @@ impl Reads {
         self.0.contains_key(path)
     }
 
+    /// Those that somebody has changed since they were read first, or removed; as far as that can
+    /// be said.
+    pub(super) fn changed(&self) -> BTreeSet<Vec<u8>> {
+        let is_changed = |(path, read): &(&Vec<u8>, &Read)| {
+            let Ok(now) = metadata(path) else { return true };
+            let [before, noted_ns] = read.first.map(i128::from);
+            // Where nobody can say it was changed just before that.
+            if before == 0 { changed_ns(&now) > noted_ns } else { changed_ns(&now) != before }
+        };
+        self.0.iter().filter(is_changed).map(|(path, _)| path.clone()).collect()
+    }
+
     /// Nobody has changed it since it was read first.
     fn is_unchanged(&self, path: &[u8]) -> bool {
-        let before = self.0.get(path).copied().filter(|before| *before != 0);
+        let before = self.0.get(path).map(|read| read.changed_ns).filter(|before| *before != 0);
         let Ok(now) = metadata(path) else { return false };
         before.is_some_and(|before| changed_ns(&now) == i128::from(before))
     }

@@ -1,6 +1,7 @@
 //! What a process has read since its snapshot, while it reads that again alone. Processes of other
 //! sets continue: what they write meanwhile, it has not read before (invariant 8).
 
+use super::held;
 use super::others::{Whose, grown_by_others, named_by};
 use super::readers::{Reads, shown};
 use crate::error::ProcessImageError;
@@ -11,6 +12,9 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+const CHANGED_BY_OTHERS: &str = "this rank has read it since its checkpoint, and then it was changed, \
+                                 not by its own set: it can be rolled back with all others only";
 
 /// Of a file whose content cannot have changed while this is the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,6 +76,15 @@ impl WatchedReads {
         // Who writes says so first, so that their journals come behind the files.
         let theirs = named_by(Whose::OtherSets, folder, &reads.paths().cloned().collect());
         reads.must_be_alone(&theirs, &BTreeSet::new())?;
+        // Also where no journal says so: by programs that are none of the job, or have been started
+        // by one.
+        let changed = reads.changed();
+        let mut own = named_by(Whose::OwnSet, folder, &changed);
+        own.extend(held::own(folder, &changed));
+        if let Some(path) = changed.iter().find(|path| !own.contains(*path)) {
+            let what = format!("{} is not what it was", shown(path));
+            return Err(ProcessImageError::Refused { what, reason: CHANGED_BY_OTHERS });
+        }
         let (folder, grown) = (folder.to_owned(), grown_by_others(folder, epoch)?);
         Ok(Self { folder, epoch, files, grown, changed_again: BTreeSet::new() })
     }

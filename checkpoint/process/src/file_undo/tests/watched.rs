@@ -93,6 +93,45 @@ fn what_others_have_written_before_it_begins_is_refused_then() {
 }
 
 #[test]
+fn so_is_what_no_journal_says_but_not_what_its_own_set_has_put_back() {
+    let place = Place::new("watched-outside");
+    let (file, other, _journal, _) = read_again(&place);
+    let begun = || WatchedReads::begin(&place.process(NAME), 1).map(drop);
+    assert!(begun().is_ok());
+    fs::write(&file, "abcdefghij").unwrap();
+    let error = begun().unwrap_err().to_string();
+    assert!(error.contains("/file is not what it was") && error.contains("all others"), "{error}");
+    // By another rank of its set, which is rolled back, too.
+    let mut mates = place.journal("set-0.rank-2");
+    mates.begin(1);
+    mates.append(&Entry::Begun {}).unwrap();
+    change(&mut mates, &file);
+    assert!(begun().is_ok(), "its own set's");
+    assert_eq!(place.back("set-0.rank-2", 1, true), []);
+    assert!(begun().is_ok(), "it has put it back");
+    fs::remove_file(&other).unwrap();
+    assert!(begun().is_err(), "removed");
+}
+
+#[test]
+fn so_is_what_was_changed_just_before_it_was_read_and_again() {
+    let place = Place::new("watched-just-before");
+    let file = place.file("file", "0123456789");
+    let mut journal = place.journal(NAME);
+    journal.begin(1);
+    // Clocks of file systems go in steps.
+    let step = std::time::Duration::from_millis(30);
+    std::thread::sleep(step);
+    journal.note_read(bytes(&file), 0).unwrap();
+    let begun = || WatchedReads::begin(&place.process(NAME), 1).map(drop);
+    assert!(begun().is_ok(), "nobody can say");
+    std::thread::sleep(step);
+    fs::write(&file, "abcdefghij").unwrap();
+    journal.note_read(bytes(&file), last_change(&file)).unwrap();
+    assert!(begun().is_err());
+}
+
+#[test]
 fn what_others_have_written_behind_its_end_is_left_as_it_is() {
     let place = Place::new("watched-grown");
     let names = ["longer", "made", "overwritten", "before", "own"];
