@@ -10,7 +10,7 @@
  *   turns     one after the other reads a place of one file and writes there;
  *   late      as once, and rank 0 writes it again just after the last rank was killed, which all
  *             have waited for;
- *   child     the same, and a program that rank 0 starts writes it, just before that rank is killed;
+ *   child     the same, and a child of rank 0 writes it just before the last rank is killed;
  *   over      the last rank and rank 0 write the same place, one after the other, until the last
  *             rank is killed;
  *   grown     the same behind the end that the file had, another place each time;

@@ -13,8 +13,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-const CHANGED_BY_OTHERS: &str = "this rank has read it since its checkpoint, and then it was changed, \
-                                 not by its own set: it can be rolled back with all others only";
+const CHANGED_BY_OTHERS: &str = "this rank has read it since its checkpoint, and then others than \
+                                 its own set have changed it: it can be rolled back with all only";
 
 /// Of a file whose content cannot have changed while this is the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

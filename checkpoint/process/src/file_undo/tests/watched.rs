@@ -100,7 +100,10 @@ fn so_is_what_no_journal_says_but_not_what_its_own_set_has_put_back() {
     assert!(begun().is_ok());
     fs::write(&file, "abcdefghij").unwrap();
     let error = begun().unwrap_err().to_string();
-    assert!(error.contains("/file is not what it was") && error.contains("all others"), "{error}");
+    assert!(
+        error.contains("/file is not what it was") && error.contains("with all only"),
+        "{error}"
+    );
     // By another rank of its set, which is rolled back, too.
     let mut mates = place.journal("set-0.rank-2");
     mates.begin(1);
