@@ -10,7 +10,7 @@
  *   turns     one after the other reads a place of one file and writes there;
  *   late      as once, and rank 0 writes it again just after the last rank was killed, which all
  *             have waited for;
- *   child     the same, and a child of rank 0 writes it just before the last rank is killed;
+ *   child     the same, but children of rank 0 write it, again just before the last rank is killed;
  *   over      the last rank and rank 0 write the same place, one after the other, until the last
  *             rank is killed;
  *   grown     the same behind the end that the file had, another place each time;
@@ -93,8 +93,10 @@ static void write_by_child(int k, const char *path, uint64_t value)
 {
     int status;
     pid_t child = fork();
-    if (child == 0)
-        _exit(pwrite(open(path, O_WRONLY), &value, sizeof value, 0) != sizeof value);
+    if (child == 0) {
+        int file = open(path, O_WRONLY | O_CREAT, 0600);
+        _exit(pwrite(file, &value, sizeof value, 0) != sizeof value);
+    }
     must(k, child > 0 && waitpid(child, &status, 0) == child && status == 0, "a child");
 }
 
@@ -236,7 +238,9 @@ int main(int argc, char **argv)
     const int is_seen = !strcmp(how, "seen"), is_after = is_seen || !strcmp(how, "after");
     int every = is_late || is_table || !strcmp(how, "once") ? RARELY : 1;
     snprintf(path, sizeof path, "%s/shared.%s", argv[2], how);
-    if (me == 0) {
+    if (me == 0 && is_child) {
+        write_by_child(-1, path, 0);
+    } else if (me == 0) {
         int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
         must(-1, file >= 0, path);
         for (int place = 0; place < np || place < PLACES; place++)
@@ -248,7 +252,7 @@ int main(int argc, char **argv)
     if (is_log || is_made)
         writers = 1;
     const int reads_too = both || is_turns || is_over || is_table;
-    const int is_writer = writers || me == (is_after ? np - 1 : 0);
+    const int is_writer = writers || me == (is_after ? np - 1 : is_child ? -1 : 0);
     int access = reads_too ? O_RDWR : is_writer ? O_WRONLY : O_RDONLY;
     if (is_log)
         access |= O_APPEND;
@@ -286,9 +290,12 @@ int main(int argc, char **argv)
             must(k, k % np != me || write(file, &value, sizeof value) == sizeof value, "write");
         else if (is_made)
             put(k, made, me + k % EVERY * np, value);
-        else if (both || writers || me == 0)
-            if (k % every == 0)
+        else if ((both || writers || me == 0) && k % every == 0) {
+            if (is_child)
+                write_by_child(k, path, value);
+            else
                 put(k, file, me, value);
+        }
         MPI_Sendrecv(&value, 1, MPI_UINT64_T, (me + 1) % np, 0, &from, 1, MPI_UINT64_T,
                      (me + np - 1) % np, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         if (both)
