@@ -10,7 +10,8 @@
  *   turns     one after the other reads a place of one file and writes there;
  *   late      as once, and rank 0 writes it again just after the last rank was killed, which all
  *             have waited for;
- *   child     the same, but children of rank 0 write it, again just before the last rank is killed;
+ *   child     when there is FOLDER/go the same, but children of rank 0 write it, again just before
+ *             the last rank is killed;
  *   over      the last rank and rank 0 write the same place, one after the other, until the last
  *             rank is killed;
  *   grown     the same behind the end that the file had, another place each time;
@@ -39,7 +40,7 @@
 #include <unistd.h>
 #include "gate.h"
 
-enum { RARELY = 1 << 30, EVERY = 100, FILES = 8, PLACES = 16, DEATH = 600 };
+enum { RARELY = 1 << 30, EVERY = 100, FILES = 8, PLACES = 16, SOON = 20, DEATH = 600 };
 
 static int me, np;
 
@@ -236,6 +237,7 @@ int main(int argc, char **argv)
     const int is_made = !strcmp(how, "made") || is_removed || is_folders;
     const int is_table = !strcmp(how, "table");
     const int is_seen = !strcmp(how, "seen"), is_after = is_seen || !strcmp(how, "after");
+    const int death = is_early ? 0 : is_child ? SOON : DEATH;
     int every = is_late || is_table || !strcmp(how, "once") ? RARELY : 1;
     snprintf(path, sizeof path, "%s/shared.%s", argv[2], how);
     if (me == 0 && is_child) {
@@ -259,7 +261,7 @@ int main(int argc, char **argv)
     int file = open(path, access);
     must(-1, file >= 0, path);
     value = of_root = (uint64_t) me;
-    if (me == (is_early ? np - 1 : is_after ? 0 : -1))
+    if (me == (is_early ? np - 1 : is_after || is_child ? 0 : -1))
         await(argv[2], "go");
     if (is_after)
         write_and_read(file, path, argv[2], is_seen);
@@ -273,7 +275,7 @@ int main(int argc, char **argv)
             value = next(value, get(k, file, k / np % PLACES));
             put(k, file, k / np % PLACES, value);
         }
-        if (is_over && k <= (is_early ? 0 : DEATH)) {
+        if (is_over && k <= death) {
             int place = is_grown ? PLACES + np + k : k % PLACES;
             if (me == np - 1)
                 put(k, file, place, next(value, 1));
@@ -311,14 +313,14 @@ int main(int argc, char **argv)
         value = next(value, from);
         /* Nobody writes again before all have read. */
         MPI_Barrier(MPI_COMM_WORLD);
-        if (is_child && k == DEATH) {
+        if (is_child && k == death) {
             if (me == 0)
                 write_by_child(k, path, value);
             MPI_Barrier(MPI_COMM_WORLD);
         }
-        if ((is_late || is_over) && k == (is_early ? 0 : DEATH) && me == np - 1)
+        if ((is_late || is_over) && k == death && me == np - 1)
             die_once(argv[2]);
-        if (is_late && k == DEATH) {
+        if (is_late && k == death) {
             of_root = value;
             if (me == 0 && !is_child) {
                 usleep(30000); /* the other one is being restored */

@@ -70,7 +70,7 @@ const KILLED_LATER: [&str; 5] = [
 const DIES_ONCE: [&str; 2] = ["--env", "DIE_ONCE=1"];
 /// How, what happens, and, where others are rolled back with the set of which a program is killed,
 /// what the reason has to name.
-const SHARED: [(Program, &[&str], Option<&str>); 14] = [
+const SHARED: [(Program, &[&str], Option<&str>); 13] = [
     (
         shared("each reads what another one writes", &["FOLDER", "GATE", "both"]),
         &["--kill-rank-after-checkpoint", "3@1"],
@@ -119,11 +119,6 @@ const SHARED: [(Program, &[&str], Option<&str>); 14] = [
         Some("shared.late"),
     ),
     (
-        shared("a child of another one writes it after that", &["FOLDER", "GATE", "child"]),
-        &DIES_ONCE,
-        Some("shared.child is not what it was"),
-    ),
-    (
         shared("one overwrites what another one has written", &["FOLDER", "GATE", "over"]),
         &DIES_ONCE,
         Some(WITH_THEM),
@@ -134,9 +129,9 @@ const SHARED: [(Program, &[&str], Option<&str>); 14] = [
         Some("shared.grown"),
     ),
 ];
-/// What is done while a process is restored, and does not know where others are; and the reason
-/// why others are rolled back.
-const EARLY: [(Program, Option<&str>); 3] = [
+/// What is done soon after a checkpoint, also while a process is restored, and does not know where
+/// others are; and the reason why others are rolled back.
+const EARLY: [(Program, Option<&str>); 4] = [
     (
         shared("behind its end, before others are known", &["FOLDER", "GATE", "early"]),
         Some("shared.early holds something else"),
@@ -145,6 +140,10 @@ const EARLY: [(Program, Option<&str>); 3] = [
     (
         shared("read before they are put back, and again", &["FOLDER", "GATE", "seen"]),
         Some("ranks of other sets have read it since"),
+    ),
+    (
+        shared("a child of another one writes what was read", &["FOLDER", "GATE", "child"]),
+        Some("shared.child is not what it was"),
     ),
 ];
 /// Of checkpoints, in seconds.
