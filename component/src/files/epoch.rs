@@ -48,7 +48,6 @@ pub struct Beginning {
     checkpoint: u64,
     /// Threads were suspended, and what streams may change is recorded.
     is_begun: bool,
-    was_repeating: bool,
 }
 
 /// In MPI_Init, before the first checkpoint: `budget` bytes may be recorded; the session's folder
@@ -216,8 +215,7 @@ impl Beginning {
             let (reader, is_anywhere, size, is_saved) = (Some(fd), true, 0, false);
             streams.push(Stream { fd, reader, path, id, is_anywhere, size, is_saved });
         }
-        let was_repeating = watched::is_repeating();
-        Ok(Some(Self { guard, streams, folder, checkpoint, is_begun: false, was_repeating }))
+        Ok(Some(Self { guard, streams, folder, checkpoint, is_begun: false }))
     }
 
     /// Where it is recorded, for the image.
@@ -287,7 +285,7 @@ impl Beginning {
     /// The program continues; or there is no snapshot.
     pub fn continued(mut self, is_taken: bool) {
         self.streams.iter().filter_map(|stream| stream.reader).for_each(system::close);
-        watched::continued(self.was_repeating);
+        watched::continued(&self.guard);
         self.threads_run();
         if !is_taken {
             self.guard.checkpoints.remove(&self.checkpoint);

@@ -66,11 +66,9 @@ pub(super) fn wait_below(folder: &[u8]) -> bool {
 }
 
 fn wait_while(path: &[u8], is_held: impl Fn() -> bool) -> bool {
-    if !is_held() {
-        return false;
-    }
-    let begin = Instant::now();
+    let (begin, mut waited) = (Instant::now(), false);
     while is_held() {
+        waited = true;
         let longest = if watched::is_repeating() { BOTH_MAX } else { REPLAY_MAX };
         if begin.elapsed() > longest {
             let shown = String::from_utf8_lossy(path);
@@ -79,7 +77,7 @@ fn wait_while(path: &[u8], is_held: impl Fn() -> bool) -> bool {
         }
         std::thread::sleep(PAUSE);
     }
-    true
+    waited
 }
 
 /// The same for a file as it was given with a folder's descriptor.

@@ -44,8 +44,8 @@ pub(super) fn suspended() {
 }
 
 /// The process itself goes on.
-pub(super) fn continued(was_repeating: bool) {
-    IS_REPEATING.store(was_repeating, Ordering::Relaxed);
+pub(super) fn continued(recorder: &Recorder) {
+    IS_REPEATING.store(recorder.watched.is_some(), Ordering::Relaxed);
 }
 
 /// May this process be repeating something?

@@ -161,11 +161,7 @@ impl Common {
             paths.extend(both.iter().cloned());
         }
         drop(process.file_or_new(HAS_ADDED)?);
-        // Behind half an entry nothing would be read.
-        let whole = Opened::read(file.try_clone().map_err(&failed)?, |_, _| (), false);
-        let end = whole.map_err(&failed)?.end();
-        file.set_len(end).map_err(&failed)?;
-        file.seek(SeekFrom::Start(end)).map_err(&failed)?;
+        Opened::seek_end(&mut file, |_, _| ()).map_err(&failed)?;
         let (file, encoded) = (RefCell::new(BufWriter::new(file)), RefCell::new(Vec::new()));
         Ok(Some(Self { job, paths, file, encoded, name }))
     }

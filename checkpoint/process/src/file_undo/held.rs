@@ -11,6 +11,7 @@
 
 use super::common::set_of;
 use super::epoch_of;
+use super::others::Whose;
 use super::rollback::Opened;
 use crate::error::ProcessImageError;
 use crate::private_files::{FileError, Folder};
@@ -19,7 +20,7 @@ use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -47,11 +48,7 @@ fn named<'e>(entry: &'e Entry<'_>) -> impl Iterator<Item = &'e [u8]> {
 /// What is not in a list yet is added.
 fn add<'p>(file: &mut File, paths: impl Iterator<Item = &'p [u8]>) -> io::Result<()> {
     let mut known = BTreeSet::new();
-    // Behind half an entry nothing would be read.
-    let seen = |_: usize, entry: &Entry<'_>| known.extend(named(entry).map(<[u8]>::to_vec));
-    let end = Opened::read(file.try_clone()?, seen, false)?.end();
-    file.set_len(end)?;
-    file.seek(SeekFrom::Start(end))?;
+    Opened::seek_end(file, |_, entry| known.extend(named(entry).map(<[u8]>::to_vec)))?;
     let (mut all, mut encoded) = (Vec::new(), Vec::new());
     for path in paths.filter(|path| !known.contains(*path)) {
         Entry::Writes { path }.encode(&mut encoded);
@@ -115,9 +112,7 @@ fn read_by_others(
         let Some(newest) = names.iter().filter_map(epoch).max() else { continue };
         let file = match process.file(super::reads_name(newest)) {
             // It may be removed meanwhile.
-            Err(FileError::System { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
-                continue;
-            }
+            Err(error) if error.is_missing() => continue,
             opened => opened?,
         };
         let shown = process.path().display().to_string();
@@ -168,19 +163,20 @@ fn is_empty(job: &Folder, process: &OsStr) -> bool {
 
 /// Of these files, those that the process' own set has put back.
 pub(super) fn own(process: &Path, wanted: &BTreeSet<Vec<u8>>) -> BTreeSet<Vec<u8>> {
-    let (Some(above), Some(mine)) = (process.parent(), process.file_name().and_then(set_of)) else {
-        return BTreeSet::new();
-    };
-    let Ok(job) = Folder::open(above) else { return BTreeSet::new() };
-    let lists = lists(&job, |set| set == mine);
+    let lists = lists(Whose::OwnSet, process);
     wanted.iter().filter(|path| lists.iter().any(|held| has(held, path))).cloned().collect()
 }
 
-/// Of the processes of such sets.
-fn lists(job: &Folder, is_wanted: impl Fn(&str) -> bool) -> Vec<BTreeSet<Vec<u8>>> {
+/// Of such processes. `process`: the folder of the one that asks.
+fn lists(whose: Whose, process: &Path) -> Vec<BTreeSet<Vec<u8>>> {
+    let (Some(above), Some(mine)) = (process.parent(), process.file_name().and_then(set_of)) else {
+        return Vec::new();
+    };
+    let Ok(job) = Folder::open(above) else { return Vec::new() };
+    let is_wanted = |set: &str| (set == mine) == (whose == Whose::OwnSet);
     let names = job.file(HELD).ok().and_then(|holders| paths_in(holders).ok()).unwrap_or_default();
     let names = names.iter().map(|name| OsStr::from_bytes(name));
-    let names = names.filter(|name| set_of(name).is_some_and(&is_wanted));
+    let names = names.filter(|name| set_of(name).is_some_and(is_wanted));
     names.filter_map(|name| paths_in(job.folder(name).ok()?.file(HELD).ok()?).ok()).collect()
 }
 
@@ -208,20 +204,12 @@ pub(super) fn remove(process: &Path) {
 
 /// Is this file held by a process of another set? `process`: the folder of the one that asks.
 pub fn is_held(process: &Path, path: &[u8]) -> bool {
-    is_any(process, |held| has(held, path))
+    lists(Whose::OtherSets, process).iter().any(|held| has(held, path))
 }
 
 /// Is anything in this folder?
 pub fn is_any_held_in(process: &Path, folder: &[u8]) -> bool {
     let folder = Path::new(OsStr::from_bytes(folder));
     let is_in = |path: &Vec<u8>| Path::new(OsStr::from_bytes(path)).parent() == Some(folder);
-    is_any(process, |held| held.iter().any(is_in))
-}
-
-/// Does a list of another set have such paths?
-fn is_any(process: &Path, wanted: impl Fn(&BTreeSet<Vec<u8>>) -> bool) -> bool {
-    let (Some(above), Some(mine)) = (process.parent(), process.file_name().and_then(set_of)) else {
-        return false;
-    };
-    Folder::open(above).is_ok_and(|job| lists(&job, |set| set != mine).iter().any(wanted))
+    lists(Whose::OtherSets, process).iter().any(|held| held.iter().any(is_in))
 }

@@ -16,7 +16,7 @@ use rustbtl_checkpoint::file_undo::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -111,6 +111,14 @@ impl Opened {
             }
         }
         Ok(())
+    }
+
+    /// Moves a file that is going to be appended to behind its last whole entry: behind half an
+    /// entry nothing would be read.
+    pub(super) fn seek_end(file: &mut File, seen: impl FnMut(usize, &Entry<'_>)) -> io::Result<()> {
+        let end = Self::read(file.try_clone()?, seen, false)?.end();
+        file.set_len(end)?;
+        file.seek(SeekFrom::Start(end)).map(drop)
     }
 
     /// Time of an entry.
@@ -351,15 +359,13 @@ impl Kept {
         };
         let journal = folder.path().join(journal_name(to));
         let mut options = OpenOptions::new();
-        options.append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        let appended = options.open(&journal).and_then(|mut file| {
-            // What comes behind half an entry would not be read.
-            let whole = Opened::read(File::open(&journal)?, |_, _| (), false)?.entries;
-            let end = whole.last().map_or(0, |(at, head)| at + (HEAD_BYTES + head.bytes) as u64);
-            file.set_len(end)?;
-            io::copy(&mut kept, &mut file)?;
-            file.sync_all()
-        });
+        let to_append = options.read(true).append(true).create(true).mode(0o600);
+        let appended =
+            to_append.custom_flags(libc::O_NOFOLLOW).open(&journal).and_then(|mut file| {
+                Opened::seek_end(&mut file, |_, _| ())?;
+                io::copy(&mut kept, &mut file)?;
+                file.sync_all()
+            });
         appended.map_err(ProcessImageError::system(journal.display().to_string()))?;
         folder.remove(&self.0)?;
         Ok(())
