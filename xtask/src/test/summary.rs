@@ -11,8 +11,9 @@ use crate::error::{Failure, Result};
 /// Lines of a reason that are shown, from its beginning and from its end.
 const FIRST_LINES: usize = 25;
 const LAST_LINES: usize = 25;
-/// Characters of a reason that are shown again at the end of a run.
+/// What of a reason is shown again at the end of a run: so many lines, of so many characters.
 const BRIEF_CHARS: usize = 300;
+const BRIEF_LINES: usize = 12;
 
 /// All tiers of a run.
 pub struct Summary {
@@ -166,11 +167,15 @@ fn print_now(text: &str) {
     let _ = io::stdout().flush();
 }
 
-/// Its first line, or what of it is enough to know what is meant.
+/// Its first line and its last ones, or what of them is enough to know what happened: of a long
+/// run often nothing but the end is kept.
 fn brief(reason: &str) -> String {
-    let line = reason.lines().next().unwrap_or_default();
-    let text: String = line.chars().take(BRIEF_CHARS).collect();
-    format!("        {text}")
+    let lines: Vec<&str> = reason.lines().collect();
+    let last = lines.len().saturating_sub(BRIEF_LINES).max(1);
+    let shown = lines.iter().take(1).chain(lines.iter().skip(last));
+    let short = |line: &&str| line.chars().take(BRIEF_CHARS).collect::<String>();
+    let text: String = shown.map(|line| format!("        {}\n", short(line))).collect();
+    text.trim_end().to_string()
 }
 
 /// The first and the last lines, set in: what failed is said first, what came of it last.

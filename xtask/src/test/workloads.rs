@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::job::{Outcome, TestJob};
 use super::mpi::{self, Over};
@@ -296,10 +296,17 @@ pub fn gate(scratch: &Scratch) -> PathBuf {
 }
 
 /// Lets programs go through so many iterations: a job that must not end before something has
-/// happened cannot.
+/// happened cannot. Its content and its time of change say how many (see gate.h).
 pub fn open_gate(scratch: &Scratch, iterations: u64) -> Result<()> {
-    let file = gate(scratch);
-    fs::write(&file, iterations.to_string()).context(|| file.display().to_string())
+    let (file, next) = (gate(scratch), scratch.0.join("gate.next"));
+    let write = || {
+        fs::write(&next, iterations.to_string())?;
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(iterations);
+        fs::File::options().write(true).open(&next)?.set_modified(time)?;
+        // A program sees the old number or the new one, and never a time at which it was written.
+        fs::rename(&next, &file)
+    };
+    write().context(|| file.display().to_string())
 }
 
 /// Runs a job whose program goes so many iterations and no further, until `happened`.
