@@ -1,10 +1,16 @@
 //! The lock of one target's window: who holds it, who waits (MPI-3.1 §11.5.3).
 //!
-//! First come, first served: a shared lock does not overtake an exclusive one that waits.
+//! First come, first served: a shared lock does not overtake an exclusive one that waits, or whoever
+//! locks again and again would keep it out. But if nothing has changed for long, it does (L2): who
+//! holds the lock may be waiting for another one, behind an exclusive one there. Two ranks in
+//! MPI_Win_lock_all, and two in MPI_Win_lock, can be in such a ring, and the program is sound.
 
 use crate::direct::{EntryRef, Locked};
 use crate::ids::CommRank;
 use std::collections::{BTreeSet, VecDeque};
+
+/// So often [`LockQueue::stood`] is called without a change before a shared lock overtakes.
+const STOOD_LONG: u8 = 2;
 
 /// State of a lock.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -12,6 +18,7 @@ pub struct LockQueue {
     exclusive: Option<CommRank>,
     shared: BTreeSet<CommRank>,
     waiting: VecDeque<CommRank>,
+    stood: u8,
 }
 
 impl LockQueue {
@@ -29,7 +36,8 @@ impl LockQueue {
     /// lock directly leave room for it.
     pub fn ask(&mut self, source: CommRank, exclusive: bool, is_free: bool) -> bool {
         let first = self.waiting.front().is_none_or(|&first| first == source);
-        if first && is_free && self.is_available(exclusive) {
+        let overtakes = !exclusive && self.stood >= STOOD_LONG;
+        if (first || overtakes) && is_free && self.is_available(exclusive) {
             return true;
         }
         if !self.waiting.contains(&source) {
@@ -40,6 +48,9 @@ impl LockQueue {
 
     /// Give it to `source`, whoever else waits.
     pub fn grant(&mut self, source: CommRank, exclusive: bool) {
+        if self.waiting.front().is_none_or(|&first| first == source) {
+            self.stood = 0;
+        }
         self.waiting.retain(|&other| other != source);
         if exclusive {
             self.exclusive = Some(source);
@@ -50,11 +61,20 @@ impl LockQueue {
 
     /// `source` gives it back; false: it had none.
     pub fn release(&mut self, source: CommRank) -> bool {
-        if self.exclusive == Some(source) {
+        let had = self.is_held_by(source);
+        if had {
+            self.stood = 0;
             self.exclusive = None;
-            return true;
+            self.shared.remove(&source);
         }
-        self.shared.remove(&source)
+        had
+    }
+
+    /// Time has passed, and the same wait.
+    pub(crate) fn stood(&mut self) {
+        if !self.waiting.is_empty() {
+            self.stood = self.stood.saturating_add(1);
+        }
     }
 
     /// Neighbours take the lock directly only where this leaves room for it.
@@ -117,5 +137,29 @@ mod tests {
         assert_eq!(lock.holders().collect::<Vec<_>>(), [c, d]);
         assert!(!lock.is_available(true) && lock.is_available(false));
         assert!(lock.release(c) && lock.release(d) && lock.is_idle());
+    }
+
+    #[test]
+    fn shared_locks_overtake_where_nothing_has_changed_for_long() {
+        let [a, b, c, d] = [0, 1, 2, 3].map(CommRank);
+        let mut lock = LockQueue::default();
+        lock.grant(a, false);
+        assert!(!lock.ask(b, true, true) && !lock.ask(c, false, true) && !lock.ask(d, false, true));
+        lock.stood();
+        assert!(!lock.ask(c, false, true), "not for long");
+        lock.stood();
+        assert!(!lock.ask(b, true, true) && !lock.ask(c, false, false), "it is not free");
+        assert!(lock.ask(c, false, true));
+        lock.grant(c, false);
+        assert!(lock.ask(d, false, true), "all that wait with it");
+        lock.grant(d, false);
+        lock.check();
+        assert!(lock.release(d) && !lock.ask(d, false, true), "there was a change");
+        assert!(lock.release(a) && lock.release(c) && lock.ask(b, true, true));
+        lock.grant(b, true);
+        for _ in 0..3 {
+            lock.stood();
+        }
+        assert!(!lock.ask(d, false, true), "who holds it alone keeps it");
     }
 }

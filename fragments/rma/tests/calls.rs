@@ -508,3 +508,29 @@ fn a_record_that_does_not_fit_is_a_divergence() {
     let progress = job.machines[1].progress(&mut job.memory[1]);
     assert_eq!((progress, job.memory[1].0[0]), (Err(Fault::Diverged), 0));
 }
+
+/// Two hold a shared lock each and want the other one's; two wait in front of them for an exclusive
+/// one, each at one of these. So it is when two of four call MPI_Win_lock_all.
+#[test]
+fn a_ring_of_those_who_wait_for_locks_is_broken() {
+    let mut job = Job::new(4, Flavor::Create, false);
+    let ask = |job: &mut Job, from: usize, to, exclusive| {
+        let wait = job.lock(from, to, exclusive, LockMode::Granted);
+        (job.ends(from, &wait), wait)
+    };
+    for (holder, target) in [(0, 0), (2, 1)] {
+        assert_eq!(ask(&mut job, holder, target, false).0, Some(Ok(())));
+    }
+    let [one, other] = [(1, 0), (3, 1)].map(|(from, to)| ask(&mut job, from, to, true));
+    let [first, second] = [(0, 1), (2, 0)].map(|(from, to)| ask(&mut job, from, to, false));
+    assert!([&one, &other, &first, &second].iter().all(|(ended, _)| ended.is_none()));
+    for _ in 0..2 {
+        job.machines.iter_mut().for_each(Rma::locks_stood);
+    }
+    assert_eq!((job.ends(0, &first.1), job.ends(2, &second.1)), (Some(Ok(())), Some(Ok(()))));
+    assert_eq!((job.ends(1, &one.1), job.ends(3, &other.1)), (None, None));
+    for (holder, target) in [(0, 0), (0, 1), (2, 0), (2, 1)] {
+        job.machines[holder].unlock(WINDOW, rank(target)).expect("locked");
+    }
+    assert_eq!((job.ends(1, &one.1), job.ends(3, &other.1)), (Some(Ok(())), Some(Ok(()))));
+}

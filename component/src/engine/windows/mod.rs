@@ -26,6 +26,7 @@ use rustbtl_rma::ids::OperationId;
 use rustbtl_rma::machine::{Limits, Rma};
 use rustbtl_rma::wire::PART_BYTES_MAX;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 /// Packed bytes of an operation in one message. Those that a target keeps for their epoch are
 /// memory of the target.
@@ -70,6 +71,10 @@ impl TooLong {
     }
 }
 
+/// Twice as long a lock's holders and those who wait are the same before shared locks overtake: much
+/// longer than a lock is held that nobody else waits for.
+const LOCK_STOOD: Duration = Duration::from_millis(2);
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Windows {
@@ -86,8 +91,11 @@ pub struct Windows {
     pub(crate) calls: u32,
     /// Rule 3 of the replay: C is notified of nothing.
     pub(crate) holds: bool,
-    /// Who waits for a lock here gets it when a neighbour gives it back, who says nothing.
+    /// Who waits for a lock here gets it when a neighbour gives it back, who says nothing, or when
+    /// nothing has changed for long.
     pub(crate) lock_waiters: bool,
+    /// When time was last counted for them.
+    lock_time: Option<Instant>,
     /// Memory that neighbours map, and theirs.
     pub(crate) mapped: MappedMemory,
     /// The program is in a collective of ours, which is held at its end only. One for all threads:
@@ -109,6 +117,7 @@ impl Default for Windows {
             calls: 0,
             holds: false,
             lock_waiters: false,
+            lock_time: None,
             mapped: MappedMemory::default(),
             in_collective: false,
             neighbours: None,
@@ -121,6 +130,17 @@ impl Windows {
     #[inline]
     pub fn has_news(&self) -> bool {
         self.inbox.has_ready() || !self.finished.is_empty() || self.holds || self.lock_waiters
+    }
+
+    /// Who waits for a lock waits longer.
+    fn count_time_of_waiters(&mut self) {
+        let now = Instant::now();
+        // After a restore on another machine its time may be one before.
+        let since = self.lock_time.and_then(|before| now.checked_duration_since(before));
+        if since.is_none_or(|since| since >= LOCK_STOOD) {
+            self.lock_time = Some(now);
+            self.rma.locks_stood();
+        }
     }
 
     /// Does somebody have to look for messages while the program computes?

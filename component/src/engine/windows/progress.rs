@@ -99,6 +99,9 @@ impl Driver {
         }
         let own = PeerId(self.host.peers.rank());
         let EngineHost { windows, transports, record, .. } = &mut self.host;
+        if windows.lock_waiters {
+            windows.count_time_of_waiters();
+        }
         let Windows { rma, neighbours, .. } = windows;
         let area = neighbours.as_ref().and_then(|known| known.own_area(transports));
         let locked = area.map(|(group, area)| (group.lock(yield_now), area));
@@ -115,7 +118,7 @@ impl Driver {
             }
         }
         drop(locked);
-        windows.lock_waiters = neighbours.is_some() && rma.has_lock_waiters();
+        windows.lock_waiters = rma.has_lock_waiters();
         if let Err(fault) = result {
             self.window_fault(fault);
         }
