@@ -1,8 +1,8 @@
 //! The lock of one target's window: who holds it, who waits (MPI-3.1 §11.5.3).
 //!
-//! First come, first served: a shared lock does not overtake an exclusive one that waits, or whoever
-//! locks again and again would keep it out. But if nothing has changed for long, it does (L2): who
-//! holds the lock may be waiting for another one, behind an exclusive one there. Two ranks in
+//! First come, first served: a shared lock does not overtake an exclusive one that waits, or those
+//! who lock again and again would keep it out. But if nothing has changed for long, it does (L2):
+//! who holds the lock may be waiting for another one, behind an exclusive one there. Two ranks in
 //! MPI_Win_lock_all, and two in MPI_Win_lock, can be in such a ring, and the program is sound.
 
 use crate::direct::{EntryRef, Locked};

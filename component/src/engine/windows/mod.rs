@@ -71,8 +71,8 @@ impl TooLong {
     }
 }
 
-/// Twice as long a lock's holders and those who wait are the same before shared locks overtake: much
-/// longer than a lock is held that nobody else waits for.
+/// So long a lock's holders and those who wait are the same before shared locks overtake: longer
+/// than a lock is held by a program that does nothing but accesses.
 const LOCK_STOOD: Duration = Duration::from_millis(2);
 
 /// See the module's documentation.

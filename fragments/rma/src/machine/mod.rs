@@ -341,8 +341,8 @@ impl Rma {
         self.windows.values().any(|window| window.target.lock.waiting().next().is_some())
     }
 
-    /// A while has passed since the last call: who waits for a shared lock behind somebody who waits
-    /// for an exclusive one gets it if nothing has changed since then (L2).
+    /// A while has passed since the last call: who waits for a shared lock behind somebody who
+    /// waits for an exclusive one gets it if nothing has changed for long (L2).
     pub fn locks_stood(&mut self) {
         for window in self.windows.values_mut() {
             window.target.lock.stood();

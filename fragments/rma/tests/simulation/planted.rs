@@ -40,4 +40,6 @@ pub enum Planted {
     /// In a replay operations inside the set are batched as before, although they had been applied
     /// at once.
     BatchesInReplay,
+    /// Nobody says that locks have stood for long.
+    LocksStand,
 }

@@ -397,9 +397,19 @@ fn second_window_phase(prng: &mut Prng, programs: &mut [Vec<Call>]) {
     all(programs, &Call::Free);
 }
 
+/// Some change a cell under an exclusive lock, others have the locks of all.
 fn guarded_phase(prng: &mut Prng, programs: &mut [Vec<Call>]) {
     let ranks = programs.len();
     for program in programs.iter_mut() {
+        if prng.chance(40) {
+            program.push(Call::LockAll(lock_mode(prng)));
+            for _ in 0..prng.between(1, 4) {
+                let (to, cell) = (prng.below(ranks), COUNTERS[prng.below(2)]);
+                program.push(Call::FetchAdd { to, cell });
+            }
+            program.push(Call::UnlockAll);
+            continue;
+        }
         for _ in 0..prng.between(1, 3) {
             let to = prng.below(ranks);
             program.push(Call::Lock { to, exclusive: true, mode: lock_mode(prng) });

@@ -510,6 +510,10 @@ impl World {
                     let set = self.prng.below(self.sets.len());
                     self.checkpoint(set);
                 }
+                976..980 if !self.is(Planted::LocksStand) => {
+                    let rank = self.prng.below(ranks);
+                    self.processes[rank].machine.locks_stood();
+                }
                 980..990 if !self.old.is_empty() => {
                     let place = self.prng.below(self.old.len());
                     let frame = self.old.swap_remove(place);
