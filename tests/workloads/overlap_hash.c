@@ -69,7 +69,7 @@ int main(int argc, char **argv)
     words = argc > 3 ? atoi(argv[3]) : words;
     ways = argc > 4 ? atoi(argv[4]) : ways;
     int late = argc > 5, noted = -1;
-    gate_is_not_read = late; /* it is changed after the checkpoint that is gone back to */
+    gate_is_not_read = late; /* it is changed after the checkpoint of the rollback */
     text = malloc((size_t) words * sizeof *text);
     long limit = 0;
     MPI_Request again = MPI_REQUEST_NULL;
