@@ -1,6 +1,6 @@
 /* ranks: 1,2,3,4,6 ; nodes: 1,2,3 ; stock args: --mca osc pt2pt */
 /* Locks: what an exclusive lock protects is never seen half done, readers share, locks of several
- * targets at a time, locks of oneself, NOCHECK, a holder that is away, empty epochs. MPI 3.1
+ * targets at a time, locks of oneself, NOCHECK, a holder that is away, empty epochs, rings. MPI 3.1
  * section 11.5.3. */
 #include "windows.h"
 
@@ -185,6 +185,38 @@ static void all_against_one(struct window *w)
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
+static void hold_shared(struct window *w, int target)
+{
+    long x;
+    MPI_Win_lock(MPI_LOCK_SHARED, target, 0, w->win);
+    MPI_Get(&x, 1, MPI_LONG, target, at(w, target, 0), 1, MPI_LONG, w->win);
+    MPI_Win_flush(target, w->win);
+}
+
+/* Two hold a shared lock each and want the other one's, two wait in front of them for an exclusive
+ * one: so it is when two call MPI_Win_lock_all. Nobody waits for ever. */
+static void ring(struct window *w)
+{
+    long x = 1;
+    if (np < 4)
+        return;
+    STEP("%s: a ring of those who wait", flavour_name[w->flavour]);
+    if (me < 2)
+        hold_shared(w, me);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (me < 2) {
+        sleep_ms(20); /* the others ask for their locks meanwhile */
+        hold_shared(w, 1 - me);
+        MPI_Win_unlock(1 - me, w->win);
+        MPI_Win_unlock(me, w->win);
+    } else if (me < 4) {
+        MPI_Win_lock(MPI_LOCK_EXCLUSIVE, me - 2, 0, w->win);
+        MPI_Put(&x, 1, MPI_LONG, me - 2, at(w, me - 2, 0), 1, MPI_LONG, w->win);
+        MPI_Win_unlock(me - 2, w->win);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
 static void body(struct window *w)
 {
     writers_and_readers(w);
@@ -193,6 +225,7 @@ static void body(struct window *w)
     no_check(w);
     empty(w);
     all_against_one(w);
+    ring(w);
 }
 
 int main(int argc, char **argv)

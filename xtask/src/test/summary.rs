@@ -11,9 +11,10 @@ use crate::error::{Failure, Result};
 /// Lines of a reason that are shown, from its beginning and from its end.
 const FIRST_LINES: usize = 25;
 const LAST_LINES: usize = 25;
-/// What of a reason is shown again at the end of a run: so many lines, of so many characters.
-const BRIEF_CHARS: usize = 300;
+/// What of a reason is shown again at the end of a run: its first line and so many last ones, of
+/// so many characters.
 const BRIEF_LINES: usize = 12;
+const BRIEF_CHARS: usize = 300;
 
 /// All tiers of a run.
 pub struct Summary {
@@ -167,25 +168,26 @@ fn print_now(text: &str) {
     let _ = io::stdout().flush();
 }
 
-/// Its first line and its last ones, or what of them is enough to know what happened: of a long
-/// run often nothing but the end is kept.
+/// What of it is enough to know what happened: of a long run often nothing but the end is kept.
 fn brief(reason: &str) -> String {
-    let lines: Vec<&str> = reason.lines().collect();
-    let last = lines.len().saturating_sub(BRIEF_LINES).max(1);
-    let shown = lines.iter().take(1).chain(lines.iter().skip(last));
-    let short = |line: &&str| line.chars().take(BRIEF_CHARS).collect::<String>();
-    let text: String = shown.map(|line| format!("        {}\n", short(line))).collect();
-    text.trim_end().to_string()
+    let cut = |line: &str| line.chars().take(BRIEF_CHARS).collect::<String>();
+    let lines: Vec<String> = reason.lines().map(cut).collect();
+    excerpt(&lines.join("\n"), 1, BRIEF_LINES, "        ")
+}
+
+/// What is shown when it happens.
+fn shorten(reason: &str) -> String {
+    excerpt(reason, FIRST_LINES, LAST_LINES, "          ")
 }
 
 /// The first and the last lines, set in: what failed is said first, what came of it last.
-fn shorten(reason: &str) -> String {
+fn excerpt(reason: &str, first: usize, last: usize, margin: &str) -> String {
     let lines: Vec<&str> = reason.lines().collect();
-    let (first, rest) = lines.split_at(lines.len().min(FIRST_LINES));
-    let (left_out, last) = rest.split_at(rest.len().saturating_sub(LAST_LINES));
+    let (first, rest) = lines.split_at(lines.len().min(first));
+    let (left_out, last) = rest.split_at(rest.len().saturating_sub(last));
     let gap = (!left_out.is_empty()).then(|| format!("… {} lines …", left_out.len()));
     let shown = first.iter().copied().chain(gap.as_deref()).chain(last.iter().copied());
-    let text: String = shown.map(|line| format!("          {line}\n")).collect();
+    let text: String = shown.map(|line| format!("{margin}{line}\n")).collect();
     text.trim_end().to_string()
 }
 
@@ -249,5 +251,8 @@ mod tests {
         assert!(shown.contains("\n          24\n          … 50 lines …\n          75\n"));
         assert!(shown.starts_with("          0\n") && shown.ends_with("99"));
         assert_eq!(shorten("a\nb"), "          a\n          b");
+        let brief = brief(&format!("{}\n{long}", "x".repeat(400)));
+        assert!(brief.starts_with(&format!("        {}\n        … 88 lines …\n", "x".repeat(300))));
+        assert!(brief.contains(" lines …\n        88\n") && brief.ends_with("\n        99"));
     }
 }
