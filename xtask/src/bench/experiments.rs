@@ -1,5 +1,6 @@
 //! What is run: programs, their arguments, and the sides that are compared.
 
+use super::applications::{self, Application};
 use super::{btl, collectives, nas, one_sided};
 use crate::test::one_sided_component::IS_THERE;
 
@@ -119,13 +120,18 @@ pub enum Program {
     Instructions,
     /// One of the NAS Parallel Benchmarks with its class: `CG.B`.
     Nas(&'static str),
+    /// A program of Debian's.
+    Application(Application),
 }
 
 const ONE_NODE: (u32, u32) = (1, 2);
-const TWO_NODES: (u32, u32) = (2, 1);
+/// Two nodes of one rank each.
+pub const TWO_NODES: (u32, u32) = (2, 1);
 
 const SMALL: &str = "0,1,4,8,16,64,256,1024,4096,16384";
 const LARGE: &str = "65536,262144,1048576,4194304";
+const MIB: &str = "1048576";
+const MIB_4: &str = "4194304";
 /// Ranks of the oversubscribed job, on a machine with fewer processors.
 pub const CROWD: u32 = 8;
 
@@ -161,6 +167,7 @@ pub fn all() -> Vec<Experiment> {
     const THREADS: &[Side] = &[STOCK, OURS, STOCK_THREADS, OURS_THREADS];
     const SERVICES_TOO: &[Side] = &[STOCK, DEFAULTS, NO_SERVICES];
     const PLAIN_TOO: &[Side] = &[STOCK, OURS, PLAIN];
+    const DEFAULTS_TOO: &[Side] = &[STOCK, DEFAULTS];
     let own = |name, sides, shape, program, arguments| {
         simple(name, sides, shape, Program::Own(program, arguments))
     };
@@ -180,6 +187,10 @@ pub fn all() -> Vec<Experiment> {
         own("helpers", PLAIN_TOO, TWO_NODES, "helpers", &[]),
         own("services", SERVICES_TOO, TWO_NODES, "services", &[]),
         simple("services-hpcc", SERVICES_TOO, TWO_NODES, Program::Hpcc),
+        own("traffic-alltoall", DEFAULTS_TOO, TWO_NODES, "traffic", &["alltoall", MIB, "1600"]),
+        own("traffic-stream", DEFAULTS_TOO, TWO_NODES, "traffic", &["stream", MIB_4, "2000"]),
+        own("traffic-any-8", DEFAULTS_TOO, TWO_NODES, "traffic", &["any", "8", "6000"]),
+        own("traffic-any-4k", DEFAULTS_TOO, TWO_NODES, "traffic", &["any", "4096", "6000"]),
         simple("log-append", &[BARE], ONE_NODE, Program::LogAppend),
         simple("hpcc-1-node", TWO, ONE_NODE, Program::Hpcc),
         simple("hpcc-2-nodes", PLAIN_TOO, TWO_NODES, Program::Hpcc),
@@ -190,6 +201,7 @@ pub fn all() -> Vec<Experiment> {
         p2p("ucx-tcp-bandwidth", TWO_NODES, UCX_TOO, &["bandwidth", "65536,1048576"], &[]),
     ];
     all.extend(nas::experiments());
+    all.extend(applications::experiments());
     all.extend(collectives::experiments());
     all.extend(btl::experiments());
     if IS_THERE {

@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::busy::Busy;
 use super::experiments::{Experiment, Kind, Program, STOCK, Side};
 use super::measured::{self, MeasuredRun, Value};
-use super::{callgrind, hpcc, log_append, nas, ucx};
+use super::{applications, callgrind, hpcc, log_append, nas, ucx};
 use crate::error::{Context, Result, fail};
 use crate::{build, paths, run};
 
@@ -35,7 +35,7 @@ pub struct Bench {
 }
 
 /// Folder of the programs' sources.
-fn sources() -> PathBuf {
+pub fn sources() -> PathBuf {
     paths::root().join("tests/bench")
 }
 
@@ -74,6 +74,7 @@ impl Bench {
             "crowd",
             "helpers",
             "services",
+            "traffic",
             "count",
             "floor",
             "wire",
@@ -134,6 +135,9 @@ impl Bench {
             (Program::LogAppend, _) => log_append::measure(self.quick),
             (Program::Hpcc, _) => hpcc::measure(self, experiment, side),
             (Program::Nas(name), _) => nas::measure(self, experiment, side, name),
+            (Program::Application(application), _) => {
+                applications::measure(self, experiment, side, application)
+            }
             (Program::Instructions, _) => callgrind::measure(self, side),
             (Program::Own(_, arguments), Kind::Ucx) => ucx::measure(self, experiment, arguments),
             (Program::Own(..), Kind::Bare) if experiment.shape.0 > 1 => {

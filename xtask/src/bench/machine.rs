@@ -23,6 +23,8 @@ pub struct Machine {
     pub memory_mib: u64,
     /// Release of the kernel.
     pub kernel: String,
+    /// How the kernel limits what TCP connections send: cubic, bbr.
+    pub congestion_control: String,
     /// Version of Open MPI.
     pub open_mpi: String,
     /// Version of the compiler of our component.
@@ -97,6 +99,7 @@ impl Machine {
             is_virtual: cpu.lines().any(|l| l.starts_with("flags") && l.contains(" hypervisor")),
             memory_mib: memory_kib.unwrap_or(0) / 1024,
             kernel: file("/proc/sys/kernel/osrelease").trim().to_string(),
+            congestion_control: file("/proc/sys/net/ipv4/tcp_congestion_control").trim().into(),
             open_mpi: asked("mpirun", &["--version"]).lines().next().unwrap_or("").to_string(),
             rustc: asked("rustc", &["--version"]).trim().to_string(),
             commit: format!("{}{}", commit.trim(), if changed { "+" } else { "" }),
@@ -119,12 +122,13 @@ impl Machine {
     /// One line.
     pub fn line(&self) -> String {
         format!(
-            "{}, {} {}processors, {} GiB, Linux {}, {}, commit {}",
+            "{}, {} {}processors, {} GiB, Linux {}, TCP {}, {}, commit {}",
             self.cpu,
             self.processors,
             if self.is_virtual { "virtual " } else { "" },
             self.memory_mib.div_ceil(1024),
             self.kernel,
+            self.congestion_control,
             self.open_mpi.replace("mpirun (", "").replace(')', ""),
             self.commit
         )

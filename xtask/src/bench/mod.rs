@@ -3,6 +3,7 @@
 //! Sides take turns (A B A B …), each run is a job of its own, ratios are taken within a pair: what
 //! drifts on the machine goes out of them. Nothing here decides; the table shows the goals.
 
+mod applications;
 mod btl;
 mod busy;
 mod callgrind;
@@ -88,6 +89,7 @@ pub fn run(options: &BenchOptions) -> Result<()> {
     let pairs = options.pairs.unwrap_or(usual);
     let mut experiments = experiments::chosen(&options.only);
     nas::keep_possible(&mut experiments, options.quick, &options.only);
+    applications::keep_possible(&mut experiments, options.quick, &options.only);
     // Programs that somebody has provided get the time that they take.
     let endless = options.pairs.is_some() || experiments.iter().any(nas::is);
     let limit = if endless { Duration::MAX } else { limit };

@@ -54,12 +54,12 @@ pub fn experiments() -> impl Iterator<Item = Experiment> {
     })
 }
 
-/// Their lines of the table. There is no goal yet.
+/// Their lines of the table.
 pub fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
-    for (sides, ours) in [
-        ("everything on, defaults / stock", DEFAULTS.name),
-        ("everything on, logging never suspended / stock", LOGGED.name),
+    for (sides, ours, is_default) in [
+        ("everything on, defaults / stock", DEFAULTS.name, true),
+        ("everything on, logging never suspended / stock", LOGGED.name, false),
     ] {
         for (title, wanted) in [
             ("NAS Parallel Benchmarks, 2 nodes of one rank", (2, 1)),
@@ -78,13 +78,22 @@ pub fn rows() -> Vec<Row> {
                     unit: Unit::Seconds,
                     ours: series(ours),
                     base: series(STOCK.name),
-                    goal: Goal::Shown,
+                    goal: goal(label, is_default),
                     floor: None,
                 });
             }
         }
     }
     rows
+}
+
+/// What a user notices nothing of. FT sends all that it has, all the time.
+fn goal(program: &str, is_default: bool) -> Goal {
+    match program {
+        _ if !is_default => Goal::Shown,
+        "FT.B" => Goal::AtMost(1.05),
+        _ => Goal::AtMost(1.03),
+    }
 }
 
 /// Is it one of these?
@@ -212,8 +221,8 @@ impl Report {
     }
 }
 
-/// The last lines.
-fn end(text: &str) -> String {
+/// The last lines of an output, for an error.
+pub fn end(text: &str) -> String {
     let lines: Vec<_> = text.trim_end().lines().collect();
     format!("\n{}", lines[lines.len().saturating_sub(5)..].join("\n"))
 }

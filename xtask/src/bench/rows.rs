@@ -1,7 +1,7 @@
 //! The table of what is promised: which numbers are compared, and which ratio is the goal.
 
 use super::experiments::{CROWD, Experiment};
-use super::{btl, collectives, nas, one_sided};
+use super::{applications, btl, collectives, nas, one_sided};
 
 /// What a ratio has to be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -125,6 +125,7 @@ pub fn all() -> Vec<Row> {
     rows.extend(instructions());
     rows.extend(ucx());
     rows.extend(nas::rows());
+    rows.extend(applications::rows());
     rows.extend(collectives::rows());
     rows.extend(btl::rows());
     rows.extend(one_sided::rows());
@@ -263,6 +264,7 @@ fn programs() -> Vec<Row> {
     rows.extend(everything_on());
     rows.extend(helpers());
     rows.extend(services());
+    rows.extend(traffic());
     rows
 }
 
@@ -286,6 +288,23 @@ fn services() -> Vec<Row> {
         rows.push(part(Unit::Us).labelled("step", 0, at_most));
         let whole = against(HPCC, "services-hpcc", Unit::Seconds, sides);
         rows.push(whole.labelled("whole job", 0, Goal::Shown));
+    }
+    rows
+}
+
+/// Two ranks that send much, for long (tests/bench/traffic.c), with all parameters as they come.
+fn traffic() -> Vec<Row> {
+    const TITLE: &str = "much traffic for long, 2 nodes of one rank";
+    const SIDES: (&str, &str, &str) = ("everything on, defaults / stock", "defaults", "stock");
+    let part = |experiment, unit| against(TITLE, experiment, unit, SIDES);
+    let mut rows = vec![
+        part("traffic-alltoall", Unit::Seconds).labelled("alltoall", 1 << 20, Goal::AtMost(1.05)),
+        part("traffic-stream", Unit::Seconds).labelled("stream", 1 << 22, Goal::AtMost(1.05)),
+    ];
+    for (experiment, size) in [("traffic-any-8", 8), ("traffic-any-4k", 4096)] {
+        let part = part(experiment, Unit::Us);
+        rows.push(part.labelled("any", size, Goal::AtMost(1.20)));
+        rows.push(part.labelled("any-mean", size, Goal::Shown));
     }
     rows
 }
