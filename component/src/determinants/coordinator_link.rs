@@ -39,8 +39,9 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_millis(250);
 /// Descriptors of ours do not get in the way of programs that count on low numbers.
 const FD_MIN: RawFd = 200;
-/// What nobody waits for is sent to the log so often.
-pub const PACE_MS: i32 = 8;
+/// What nobody waits for is sent to the log so often: each time takes a processor from a rank, on a
+/// full node, for the coordinator and for the answer.
+pub const PACE_MS: i32 = 24;
 const PACE_NS: u64 = PACE_MS as u64 * 1_000_000;
 /// After so long nobody counts on the answer any more.
 const OVERDUE_NS: u64 = 1_000_000_000;
