@@ -14,6 +14,8 @@ use crate::error::{Context, Result, failure};
 
 /// Version of the document.
 const VERSION: u32 = 1;
+/// Lines of documents are no longer.
+const LINE_CHARACTERS: usize = 120;
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -107,7 +109,7 @@ pub fn write_markdown(
         machine.quiet(),
         table::summary(lines, measured).trim()
     );
-    let mut parts = vec![("machine", about), ("table", table::markdown(lines))];
+    let mut parts = vec![("machine", wrapped(&about)), ("table", table::markdown(lines))];
     if measured.runs.iter().any(|run| run.experiment == "instructions" && run.failure.is_none()) {
         parts.push(("functions", table::functions_markdown(measured)));
     }
@@ -122,9 +124,34 @@ pub fn write_markdown(
     fs::write(file, text).context(|| file.display().to_string())
 }
 
+/// A paragraph in lines of a document.
+fn wrapped(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= LINE_CHARACTERS => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.into()),
+        }
+    }
+    lines.join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paragraphs_are_wrapped_between_words() {
+        let word = "µ".repeat(LINE_CHARACTERS / 2);
+        assert_eq!(wrapped(&format!("a  b\n{word} {word}")), format!("a b {word}\n{word}"));
+        assert_eq!(wrapped(""), "");
+        let long = "x".repeat(LINE_CHARACTERS + 1);
+        assert_eq!(wrapped(&format!("{long} y")), format!("{long}\ny"));
+    }
 
     #[test]
     fn only_what_is_between_the_marks_is_replaced() {
