@@ -16,8 +16,6 @@ use super::rows::{Goal, Row, Unit, against};
 use crate::error::{Context, Result, fail, failure};
 use crate::run;
 
-/// All names of experiments begin with this.
-const PREFIX: &str = "app-";
 const SIDES: &[Side] = &[STOCK, DEFAULTS];
 /// One thread, since each rank has one processor; and where Debian's OpenFOAM has its own files.
 const ENVIRONMENT: [(&str, &str); 2] =
@@ -77,12 +75,8 @@ pub fn rows() -> Vec<Row> {
         .collect()
 }
 
-/// Leaves out what is not installed, and says so. A quick bench has no time for those that nobody
-/// has named.
-pub fn keep_possible(experiments: &mut Vec<Experiment>, quick: bool, words: &[String]) {
-    if quick && !words.iter().any(|word| word.starts_with(PREFIX.trim_end_matches('-'))) {
-        experiments.retain(|e| !matches!(e.program, Program::Application(_)));
-    }
+/// Leaves out what is not installed, and says so.
+pub fn keep_possible(experiments: &mut Vec<Experiment>) {
     let path = env::var_os("PATH").unwrap_or_default();
     let there = |name: &str| env::split_paths(&path).any(|folder| folder.join(name).is_file());
     if let Some(message) = leave_out(experiments, there) {
@@ -240,18 +234,11 @@ mod tests {
 
     #[test]
     fn what_is_not_installed_is_left_out_and_its_package_is_named() {
-        let mut experiments = chosen(&[PREFIX.into(), "tcp-rate".into()]);
+        let mut experiments = chosen(&["app-".into(), "tcp-rate".into()]);
         let message = leave_out(&mut experiments, |name| name.starts_with("gmx")).unwrap();
         let names: Vec<_> = experiments.iter().map(|e| e.name).collect();
         assert_eq!(names, ["tcp-rate", "app-gromacs"]);
         assert!(message.contains("lammps openfoam`"), "{message}");
         assert!(leave_out(&mut experiments, |_| true).is_none());
-    }
-
-    #[test]
-    fn a_quick_bench_runs_them_only_if_they_are_named() {
-        let mut all = chosen(&[]);
-        keep_possible(&mut all, true, &[]);
-        assert!(!all.is_empty() && !all.iter().any(|e| e.name.starts_with(PREFIX)));
     }
 }

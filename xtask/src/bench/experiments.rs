@@ -103,6 +103,15 @@ impl Experiment {
     pub fn needs_tools(&self) -> bool {
         self.program == Program::Instructions || self.sides.contains(&UCX)
     }
+
+    /// Does a run of it take ten seconds and more?
+    fn is_long(&self) -> bool {
+        match self.program {
+            Program::Nas(_) | Program::Application(_) => true,
+            Program::Own(program, _) => program == "traffic",
+            _ => false,
+        }
+    }
 }
 
 /// Which program, and what its output looks like.
@@ -217,6 +226,12 @@ pub fn chosen(words: &[String]) -> Vec<Experiment> {
     all().into_iter().filter(wanted).collect()
 }
 
+/// A quick bench has no time for long programs that nobody has named.
+pub fn leave_out_long(experiments: &mut Vec<Experiment>, words: &[String]) {
+    let is_named = |e: &Experiment| words.iter().any(|word| e.name.starts_with(&**word));
+    experiments.retain(|e| !e.is_long() || is_named(e));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,6 +244,15 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), all().len());
+    }
+
+    #[test]
+    fn long_programs_are_left_out_unless_they_are_named() {
+        let mut all = all();
+        leave_out_long(&mut all, &["nas-cg".into(), "tcp".into(), "traffic-any".into()]);
+        let count = |prefix: &str| all.iter().filter(|e| e.name.starts_with(prefix)).count();
+        assert_eq!((count("nas"), count("app"), count("traffic")), (3, 0, 2));
+        assert!(count("tcp") > 0 && count("hpcc") > 0);
     }
 
     #[test]

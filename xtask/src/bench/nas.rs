@@ -102,12 +102,7 @@ pub fn is(experiment: &Experiment) -> bool {
 }
 
 /// Leaves out what cannot be run, and says so once: there is no folder, or programs are not in it.
-/// A quick bench has no time for those that nobody has named.
-pub fn keep_possible(experiments: &mut Vec<Experiment>, quick: bool, words: &[String]) {
-    let named = words.iter().any(|word| word.starts_with(PREFIX));
-    if quick && !named {
-        experiments.retain(|experiment| !is(experiment));
-    }
+pub fn keep_possible(experiments: &mut Vec<Experiment>) {
     let folder = env::var_os(FOLDER).filter(|folder| !folder.is_empty()).map(PathBuf::from);
     if let Some(message) = leave_out(experiments, folder.as_deref()) {
         eprintln!("\nbench: WARNING: {message}\n");
@@ -317,13 +312,6 @@ mod tests {
         assert!(experiments.iter().all(|e| e.program == Program::Nas("CG.B")));
         assert_eq!(experiments.len(), 3);
         assert!(message.contains("bt.A.x") && !message.contains("cg.B.x"), "{message}");
-    }
-
-    #[test]
-    fn a_quick_bench_runs_them_only_if_they_are_named() {
-        let mut all = chosen(&[]);
-        keep_possible(&mut all, true, &[]);
-        assert!(!all.is_empty() && !all.iter().any(is));
     }
 
     #[test]
