@@ -10,6 +10,8 @@
  * from another process's memory lies in both caches.
  * Prints NAME BYTES MEDIAN in microseconds, the mean of all ranks.
  */
+#include "warm.h"
+
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,6 +103,7 @@ int main(int argc, char **argv)
         MPI_Abort(MPI_COMM_WORLD, 2);
     from = calloc((size_t)np, BYTES_MAX);
     into = calloc((size_t)np, BYTES_MAX);
+    wait_for_first_checkpoint();
     char *rest = NULL;
     for (char *name = strtok_r(argv[1], ",", &rest); name; name = strtok_r(NULL, ",", &rest)) {
         char *sizes = strdup(argv[2]), *more = NULL;

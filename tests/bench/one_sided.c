@@ -19,6 +19,8 @@
  * Rank 0 accesses the window of rank size/2; the others wait in a barrier (fence, post: all).
  * Prints MODE BYTES MEDIAN, and MODE-best BYTES VALUE of the fastest stretch of a few operations.
  */
+#include "warm.h"
+
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -257,7 +259,7 @@ int main(int argc, char **argv)
     buffer = calloc(1, (size_t) largest);
     char *memory = make_window(how, largest);
     int all = is_of_all(mode);
-    MPI_Barrier(MPI_COMM_WORLD);
+    wait_for_first_checkpoint();
     if (!all && mode != LOCK)
         MPI_Win_lock_all(0, window);
     if (all && !strcmp(how, "dynamic")) {
