@@ -167,8 +167,7 @@ fn prepare<'a>(
 ) -> Result<()> {
     let mut command = Command::new(program);
     command.args(words).current_dir(folder).envs(ENVIRONMENT);
-    command.stdin(Stdio::null()).stderr(Stdio::null());
-    run::output(&mut command).map(drop)
+    run::output(command.stdin(Stdio::null())).map(drop)
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {
