@@ -1,7 +1,10 @@
 //! Where things are: the checkout, what is built, what is written.
 
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
+
+use crate::error::{Context, Result};
 
 /// The checkout that this xtask was built from.
 pub fn root() -> &'static Path {
@@ -31,4 +34,19 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         .chain(system.iter().map(PathBuf::from))
         .map(|folder| folder.join(name))
         .find(|file| file.is_file())
+}
+
+/// Copies what is in a folder, and in folders in it, to another one.
+pub fn copy_contents(from: &Path, to: &Path) -> Result<()> {
+    for entry in fs::read_dir(from).context(|| from.display().to_string())?.flatten() {
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        let shown = || format!("copying {} to {}", source.display(), target.display());
+        if source.is_dir() {
+            fs::create_dir_all(&target).context(shown)?;
+            copy_contents(&source, &target)?;
+        } else {
+            fs::copy(&source, &target).context(shown)?;
+        }
+    }
+    Ok(())
 }

@@ -2,7 +2,6 @@
 //! LAMMPS, GROMACS and OpenFOAM from Debian's packages. Those that are not installed are left out.
 
 use std::collections::BTreeSet;
-use std::env;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,7 +13,7 @@ use super::measured::Value;
 use super::nas::end;
 use super::rows::{Goal, Row, Unit, against};
 use crate::error::{Context, Result, fail, failure};
-use crate::run;
+use crate::{paths, run};
 
 const SIDES: &[Side] = &[STOCK, DEFAULTS];
 /// One thread, since each rank has one processor; and where Debian's OpenFOAM has its own files.
@@ -77,9 +76,7 @@ pub fn rows() -> Vec<Row> {
 
 /// Leaves out what is not installed, and says so.
 pub fn keep_possible(experiments: &mut Vec<Experiment>) {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let there = |name: &str| env::split_paths(&path).any(|folder| folder.join(name).is_file());
-    if let Some(message) = leave_out(experiments, there) {
+    if let Some(message) = leave_out(experiments, |name| paths::find_program(name).is_some()) {
         eprintln!("\nbench: WARNING: {message}\n");
     }
 }
@@ -113,7 +110,8 @@ pub fn measure(
 ) -> Result<Vec<Value>> {
     let folder = bench.scratch.join(experiment.name);
     let _ = fs::remove_dir_all(&folder);
-    copy(&sources().join("applications"), &folder)?;
+    fs::create_dir_all(&folder).context(|| folder.display().to_string())?;
+    paths::copy_contents(&sources().join("applications"), &folder)?;
     let job = |folder: &Path, words: &[&str]| {
         let words: Vec<_> = words.iter().map(ToString::to_string).collect();
         let environment = ENVIRONMENT.map(|(name, value)| format!("{name}={value}"));
@@ -168,20 +166,6 @@ fn prepare<'a>(
     let mut command = Command::new(program);
     command.args(words).current_dir(folder).envs(ENVIRONMENT);
     run::output(command.stdin(Stdio::null())).map(drop)
-}
-
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to).context(|| to.display().to_string())?;
-    for entry in fs::read_dir(from).context(|| from.display().to_string())? {
-        let entry = entry.context(|| from.display().to_string())?;
-        let (path, to) = (entry.path(), to.join(entry.file_name()));
-        if path.is_dir() {
-            copy(&path, &to)?;
-        } else {
-            fs::copy(&path, &to).context(|| path.display().to_string())?;
-        }
-    }
-    Ok(())
 }
 
 /// `Loop time of 8.14 on 2 procs for 1500 steps with 32000 atoms`

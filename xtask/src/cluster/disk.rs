@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::stage;
 use crate::error::{Context, Result, fail};
+use crate::paths;
 
 /// The folder.
 pub struct Disk {
@@ -30,20 +31,9 @@ impl Disk {
 
     /// Copies what is there to below.
     pub fn keep(&self) -> Result<()> {
-        copy(&self.folder, Path::new(&format!("/proc/self/fd/{}", self.below.as_raw_fd())))
+        paths::copy_contents(
+            &self.folder,
+            Path::new(&format!("/proc/self/fd/{}", self.below.as_raw_fd())),
+        )
     }
-}
-
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    for entry in fs::read_dir(from).context(|| from.display().to_string())?.flatten() {
-        let (source, target) = (entry.path(), to.join(entry.file_name()));
-        let shown = || format!("copying {} to {}", source.display(), target.display());
-        if source.is_dir() {
-            fs::create_dir_all(&target).context(shown)?;
-            copy(&source, &target)?;
-        } else {
-            fs::copy(&source, &target).context(shown)?;
-        }
-    }
-    Ok(())
 }
