@@ -29,7 +29,6 @@ fn call() -> impl Strategy<Value = NondetCall> {
         CallKind::Probe,
         CallKind::Claim,
         CallKind::Cancel,
-        CallKind::Clock,
         CallKind::File,
     ];
     (prop::sample::select(calls.to_vec()), any::<u64>())
@@ -43,7 +42,6 @@ fn determinant() -> impl Strategy<Value = Determinant> {
         message_name().prop_map(Outcome::Message),
         receive_name().prop_map(|receive| Outcome::Cancelled(Some(receive))),
         Just(Outcome::Cancelled(None)),
-        any::<u64>().prop_map(Outcome::Time),
         any::<u64>().prop_map(Outcome::Value),
     ];
     prop_oneof![

@@ -7,12 +7,15 @@
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
+/* By a system call of its own, which is not recorded. */
 static double now(void)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &t);
     return (double) t.tv_sec + 1e-9 * (double) t.tv_nsec;
 }
 
@@ -37,7 +40,6 @@ static double rounds(int rank, double seconds, int window, int source, int clock
             if (clock) {
                 (void) MPI_Wtime();
             }
-            /* The process' own clock: it is not recorded. */
             go = now() - begin < seconds;
             MPI_Send(&go, 1, MPI_INT, 1, 2, MPI_COMM_WORLD);
         }

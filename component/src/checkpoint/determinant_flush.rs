@@ -298,7 +298,6 @@ impl Checkpoint {
         if crate::mpi::interpose::has_sources() {
             crate::mpi::processor_sources::note(&self.shared.glue, driver.host.peers.rank());
         }
-        driver.snapshot_clock();
         driver.snapshot_date();
         driver.snapshot_program_clocks();
         let clock = driver.host.record.clock();

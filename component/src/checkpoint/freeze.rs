@@ -112,7 +112,6 @@ pub(crate) fn take(
     let clocks: &Driver = driver;
     let mut after_restored = || {
         guardian.await_in_restored(&all_restored)?;
-        clocks.move_clock();
         clocks.move_program_clocks();
         Ok(())
     };

@@ -103,11 +103,11 @@ pub fn start(
     }
     crate::sync::engine_lock::note_first();
     if recorded.clock {
+        crate::mpi::program_clocks::install();
         crate::mpi::wtime::install(&shared.glue);
     }
     if recorded.sources {
         crate::mpi::time::install();
-        crate::mpi::program_clocks::install();
         let sources = crate::mpi::program_clocks::sources();
         let random = crate::mpi::random_numbers::sources();
         let deadlines = crate::mpi::deadlines::sources();

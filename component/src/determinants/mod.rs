@@ -4,7 +4,6 @@ pub mod coordinator_link;
 pub mod journal;
 pub mod outbox;
 pub mod piggyback;
-pub mod program_clock;
 pub mod recorder;
 pub mod set_order;
 mod unstable_batches;

@@ -86,7 +86,7 @@ mod tests {
     use rustbtl_fragments::ids::SetId;
 
     fn found(number: u64) -> Numbered {
-        let (question, outcome) = (NondetCall::CLOCK, Outcome::Time(u64::MAX));
+        let (question, outcome) = (NondetCall::file(1, 8), Outcome::Value(u64::MAX));
         Numbered { number, determinant: Determinant::Outcome { call: question, outcome } }
     }
 

@@ -172,8 +172,8 @@ mod tests {
         use rustbtl_coordination::determinants::{Determinant, NondetCall, Numbered, Outcome};
         let (counts, slots) = (Counts::default(), Slots::default());
         let order = PiggybackOrder { counts: &counts, slots: &slots, base: 100 };
-        let determinant =
-            Determinant::Outcome { call: NondetCall::CLOCK, outcome: Outcome::Time(5) };
+        let (call, outcome) = (NondetCall::file(1, 8), Outcome::Value(5));
+        let determinant = Determinant::Outcome { call, outcome };
         let numbered = Numbered { number: 9, determinant };
         let own = || {
             let (at, mut entry) = (order.next(), Vec::new());

@@ -5,7 +5,6 @@ use crate::determinants::coordinator_link::{BatchSend, COORDINATOR_LINK};
 use crate::determinants::journal::Journal;
 use crate::determinants::outbox::outbox;
 use crate::determinants::piggyback::{AcceptedPlaces, PiggybackOrder};
-use crate::determinants::program_clock::ClocksThen;
 use crate::determinants::set_order::{
     COUNTS, DEFERRED, HELD, PATIENT, SLOW_PATH, WINDOWS, is_held, rustbtl_recording,
 };
@@ -15,6 +14,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use rustbtl_coordination::determinants::{
     Divergence, NondetCall, RandomStream, ReplayDecision, ReplayDecisions,
 };
+use std::time::SystemTime;
 
 /// Counts the program's polls: while it goes up, the program sends its held frames itself.
 static PROGRAM_POLLS: AtomicU32 = AtomicU32::new(0);
@@ -79,6 +79,15 @@ pub(crate) enum Place {
     Shared(usize),
 }
 
+/// What the program's clocks were when a snapshot was taken.
+#[derive(Debug)]
+pub(crate) struct ClocksThen {
+    /// Each that runs from the start of a machine, and the program's nanoseconds on it.
+    pub(crate) ns: [(u8, u64); 6],
+    /// The machine's date.
+    pub(crate) date: SystemTime,
+}
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct RecorderState {
@@ -86,7 +95,7 @@ pub struct RecorderState {
     pub(crate) decisions: ReplayDecisions,
     /// Random numbers of the system.
     pub(crate) random: RandomStream,
-    /// What the program's other clocks were when a snapshot was taken.
+    /// What clocks were when a snapshot was taken.
     pub(crate) clocks_then: Option<ClocksThen>,
     pub(crate) place: Place,
     /// Place of the first determinant of this incarnation.

@@ -1,6 +1,5 @@
 //! The engine's surroundings: transports, the program's memory, the payload log, completions.
 
-use crate::determinants::program_clock::ProgramClock;
 use crate::determinants::recorder::RecorderState;
 use crate::engine::burst::Burst;
 use crate::engine::logged_sends::COPIED_FIRST_BYTES;
@@ -92,8 +91,6 @@ pub struct EngineHost {
     pub windows: Windows,
     /// Outcomes of nondeterministic calls.
     pub record: RecorderState,
-    /// What the program has read of the time.
-    pub wtime: ProgramClock,
     pub(crate) reported_log_full: bool,
     scratch: Vec<u8>,
 }
@@ -137,7 +134,6 @@ impl EngineHost {
             instances: Instances::default(),
             windows: Windows::default(),
             record: RecorderState::default(),
-            wtime: ProgramClock::default(),
             reported_log_full: false,
             scratch: Vec::new(),
         }

@@ -300,24 +300,6 @@ impl Driver {
         self.update_slow_path();
     }
 
-    /// The program has read the clock; None: the same time as before. It is sent to the log with
-    /// what follows, or when so many wait for that.
-    pub fn read(&mut self, outcome: Option<Outcome>, unsent_max: usize) {
-        let decisions = &mut self.host.record.decisions;
-        match outcome {
-            None => decisions.record_nothing(NondetCall::CLOCK),
-            Some(outcome) => {
-                if let Err(divergence) = decisions.record_outcome(NondetCall::CLOCK, outcome) {
-                    self.host.diverged(&divergence);
-                }
-                if decisions.recorded_pending() >= unsent_max {
-                    self.host.flush_recorded();
-                }
-            }
-        }
-        self.update_slow_path();
-    }
-
     /// The program calls time(). Nothing else is done than to note that it has to be sent to the
     /// log: it may do so in a signal handler.
     pub fn read_date(&mut self, now: u64) -> u64 {

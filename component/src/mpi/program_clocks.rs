@@ -1,7 +1,7 @@
 //! The clocks of a protected program: what its first thread reads from clock_gettime, gettimeofday,
 //! clock, times, getrusage and timespec_get is recorded, and given again to a process that was
 //! restored (docs/adr/0029). C++'s chrono, Fortran's system_clock, date_and_time and cpu_time, and
-//! Python's time call these. MPI_Wtime and time() have their own way (`wtime`, `time`).
+//! Python's time call these. MPI_Wtime is one more of them (`wtime`); time() has its own way (`time`).
 //!
 //! The machine is coordination's `ClockReadings`. Calls come here by `interpose`, from the program,
 //! from libraries that call MPI, and from the libraries of its language; other libraries read
@@ -22,8 +22,7 @@
 //! 1. What the first thread reads from a clock never decreases, whatever machine it is restored on.
 //! 2. Readings go out before the next thing that the process sends (`SLOW_PATH`).
 
-use crate::determinants::program_clock::ClocksThen;
-use crate::determinants::recorder::flush_many;
+use crate::determinants::recorder::{ClocksThen, flush_many};
 use crate::determinants::set_order::{RUN, SLOW_PATH, rustbtl_recording};
 use crate::engine::driver_state::Driver;
 use crate::engine::recording::READINGS_ROOM;
@@ -59,10 +58,13 @@ const SINCE_BOOT: u8 = 12;
 /// The four that it fills in, and the two of getrusage(2).
 const TIMES: [u8; 4] = [13, 14, 15, 16];
 const USAGE: [u8; 2] = [17, 18];
-const _: () = assert!(CLOCKS > USAGE[1] as usize);
+/// What MPI_Wtime reads: the kernel's monotonic clock. Its readings are apart from those of
+/// [`MONOTONIC`], which a language's library may read another number of times.
+pub(super) const MPI_CLOCK: u8 = 19;
+const _: () = assert!(CLOCKS > MPI_CLOCK as usize);
 
 /// Clocks that run from the start of a machine: another one has another origin.
-const OF_A_MACHINE: [u8; 5] = [MONOTONIC, RAW, MONOTONIC_COARSE, BOOT, SINCE_BOOT];
+const OF_A_MACHINE: [u8; 6] = [MONOTONIC, RAW, MONOTONIC_COARSE, BOOT, SINCE_BOOT, MPI_CLOCK];
 
 /// Nanoseconds between the machine's clocks and the program's.
 static OFFSET_NS: [AtomicI64; CLOCKS] = [const { AtomicI64::new(0) }; CLOCKS];
@@ -149,7 +151,7 @@ fn timeval_of(ns: u64) -> timeval {
 
 /// What the machine's clock says.
 #[inline]
-fn machine_ns(id: clockid_t) -> u64 {
+pub(super) fn machine_ns(id: clockid_t) -> u64 {
     let mut time = timespec_of(0);
     // SAFETY: writable.
     unsafe { libc::clock_gettime(id, &raw mut time) };
@@ -257,8 +259,10 @@ impl Driver {
 
 /// What the machine says on one of [`OF_A_MACHINE`].
 fn since_start_ns(clock: u8) -> u64 {
-    if clock != SINCE_BOOT {
-        return machine_ns(clockid_t::from(clock));
+    match clock {
+        SINCE_BOOT => {}
+        MPI_CLOCK => return machine_ns(libc::CLOCK_MONOTONIC),
+        _ => return machine_ns(clockid_t::from(clock)),
     }
     // SAFETY: a structure of integers, to which nothing is all zero.
     let mut filled: tms = unsafe { core::mem::zeroed() };
@@ -276,6 +280,12 @@ fn otherwise(clock: u8, machine_ns: u64) -> u64 {
         THREAD_CPU => machine_ns,
         _ => moved(clock, machine_ns),
     })
+}
+
+/// The program asks for a clock of the kernel's, by whatever function.
+#[inline]
+pub(super) fn read(clock: u8, id: clockid_t) -> u64 {
+    recorded(clock, || machine_ns(id)).unwrap_or_else(|| otherwise(clock, machine_ns(id)))
 }
 
 unsafe extern "C" fn clock_gettime(id: clockid_t, out: *mut timespec) -> c_int {
@@ -309,8 +319,7 @@ unsafe extern "C" fn gettimeofday(out: *mut timeval, zone: *mut libc::timezone) 
             return code;
         }
     }
-    let ns = recorded(REALTIME, || machine_ns(libc::CLOCK_REALTIME));
-    let ns = ns.unwrap_or_else(|| otherwise(REALTIME, machine_ns(libc::CLOCK_REALTIME)));
+    let ns = read(REALTIME, libc::CLOCK_REALTIME);
     // SAFETY: the caller's promise.
     unsafe { out.write(timeval_of(ns)) };
     0
@@ -327,9 +336,7 @@ unsafe extern "C" fn timespec_get(out: *mut timespec, base: c_int) -> c_int {
 }
 
 extern "C" fn clock() -> clock_t {
-    let machine = || machine_ns(libc::CLOCK_PROCESS_CPUTIME_ID);
-    let ns = recorded(PROCESS_CPU, machine).unwrap_or_else(|| otherwise(PROCESS_CPU, machine()));
-    (ns / NS_PER_US) as clock_t
+    (read(PROCESS_CPU, libc::CLOCK_PROCESS_CPUTIME_ID) / NS_PER_US) as clock_t
 }
 
 unsafe extern "C" fn times(out: *mut tms) -> clock_t {

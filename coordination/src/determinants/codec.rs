@@ -1,6 +1,6 @@
 //! Determinants as bytes: a kind, then integers of 7 bits a byte (LEB128), signed ones zigzag.
 //!
-//! Typical sizes: a match 8 bytes, a successful test 3, a run of failed ones 13, a time 9,
+//! Typical sizes: a match 8 bytes, a successful test 3, a run of failed ones 13,
 //! a date 9; readings of clocks 10 and two or three for each; one-sided operations 6 to 13 for each
 //! change of origin or tick, direct ones some 5 more.
 
@@ -17,7 +17,6 @@ const FOUND_REQUESTS: u8 = 4;
 const FOUND_MESSAGE: u8 = 5;
 const CANCELLED: u8 = 6;
 const CANCELLED_LATE: u8 = 7;
-const FOUND_TIME: u8 = 8;
 const DATE: u8 = 9;
 const READINGS: u8 = 10;
 const APPLIED: u8 = 11;
@@ -172,7 +171,6 @@ fn encode_found(call: &NondetCall, outcome: &Outcome, out: &mut Vec<u8>) {
         Outcome::Message(_) => FOUND_MESSAGE,
         Outcome::Cancelled(Some(_)) => CANCELLED,
         Outcome::Cancelled(None) => CANCELLED_LATE,
-        Outcome::Time(_) => FOUND_TIME,
         Outcome::Value(_) => FOUND_VALUE,
     };
     out.push(kind);
@@ -190,7 +188,7 @@ fn encode_found(call: &NondetCall, outcome: &Outcome, out: &mut Vec<u8>) {
             put(out, message.sequence.0);
         }
         Outcome::Cancelled(Some(receive)) => put_receive(out, receive),
-        Outcome::Time(number) | Outcome::Value(number) => put(out, *number),
+        Outcome::Value(number) => put(out, *number),
     }
 }
 
@@ -233,7 +231,7 @@ pub fn decode(from: &mut &[u8]) -> Result<Determinant, CodecError> {
         }
         _ => {
             let call = match kind {
-                FOUND_DONE..=FOUND_TIME | FOUND_VALUE => take_call(from)?,
+                FOUND_DONE..=CANCELLED_LATE | FOUND_VALUE => take_call(from)?,
                 _ => return Err(CodecError::Kind(kind)),
             };
             let outcome = decode_outcome(kind, from)?;
@@ -261,7 +259,6 @@ fn decode_outcome(kind: u8, from: &mut &[u8]) -> Result<Outcome, CodecError> {
             sequence: MessageSeq(take(from)?),
         }),
         CANCELLED => Outcome::Cancelled(Some(take_receive(from)?)),
-        FOUND_TIME => Outcome::Time(take(from)?),
         FOUND_VALUE => Outcome::Value(take(from)?),
         _ => Outcome::Cancelled(None),
     })

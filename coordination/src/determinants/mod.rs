@@ -68,8 +68,6 @@ pub enum CallKind {
     Claim = 8,
     /// MPI_Cancel of a receive.
     Cancel = 9,
-    /// MPI_Wtime. It finds nothing when it gives the same time as before.
-    Clock = 10,
     /// A system call of MPI-IO on a file that ranks of several sets have opened together.
     File = 11,
 }
@@ -80,7 +78,7 @@ impl CallKind {
         Self::ALL.into_iter().find(|call| *call as u8 == number)
     }
 
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 10] = [
         Self::Test,
         Self::TestAll,
         Self::TestAny,
@@ -90,7 +88,6 @@ impl CallKind {
         Self::Probe,
         Self::Claim,
         Self::Cancel,
-        Self::Clock,
         Self::File,
     ];
 }
@@ -111,9 +108,6 @@ impl NondetCall {
     pub fn requests(call: CallKind, requests: u32) -> Self {
         Self { kind: call, arguments: u64::from(requests) }
     }
-
-    /// MPI_Wtime.
-    pub const CLOCK: Self = Self { kind: CallKind::Clock, arguments: 0 };
 
     /// A call on a file: which, and how many bytes.
     pub fn file(call: u8, bytes: u64) -> Self {
@@ -150,8 +144,6 @@ pub enum Outcome {
     Message(MessageName),
     /// The receive that was cancelled in time; None: it was too late.
     Cancelled(Option<ReceiveName>),
-    /// The time that the program read, in nanoseconds.
-    Time(u64),
     /// What a call on a file has returned, or bytes that it has read; as it lies in memory.
     Value(u64),
 }

@@ -199,7 +199,7 @@ fn received(at: u64) -> PiggybackedPlaces {
 }
 
 fn own(number: u64, at: u64) -> Determinant {
-    let (call, outcome) = (NondetCall::CLOCK, Outcome::Time(number));
+    let (call, outcome) = (NondetCall::file(1, 8), Outcome::Value(number));
     let determinant = Determinant::Outcome { call, outcome };
     put(&mut outbox(), at, &Numbered { number, determinant: determinant.clone() });
     determinant
