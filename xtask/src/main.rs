@@ -1,5 +1,6 @@
 //! `cargo xtask`: the one door to building, running, testing and showing rustbtl.
 
+mod autogroup;
 mod bench;
 mod build;
 mod campaign;

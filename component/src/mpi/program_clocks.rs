@@ -1,7 +1,8 @@
 //! The clocks of a protected program: what its first thread reads from clock_gettime, gettimeofday,
 //! clock, times, getrusage and timespec_get is recorded, and given again to a process that was
 //! restored (docs/adr/0029). C++'s chrono, Fortran's system_clock, date_and_time and cpu_time, and
-//! Python's time call these. MPI_Wtime is one more of them (`wtime`); time() has its own way (`time`).
+//! Python's time call these. MPI_Wtime is one more of them (`wtime`); time() has its own way
+//! (`time`).
 //!
 //! The machine is coordination's `ClockReadings`. Calls come here by `interpose`, from the program,
 //! from libraries that call MPI, and from the libraries of its language; other libraries read

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::{Value, json};
 
+use crate::autogroup::NoGroups;
 use crate::error::{Context, Failure, Result, fail};
 use crate::{build, paths};
 use draw::{PROGRAMS, Plan};
@@ -119,6 +120,7 @@ impl Sum {
 /// Runs the campaign; fails if a run failed.
 pub fn run(options: &CampaignOptions) -> Result<()> {
     build::ensure_fresh()?;
+    let _no_groups = NoGroups::begin();
     let end = options.minutes.map(|m| Instant::now() + Duration::from_secs_f64(m * 60.0));
     if (options.one_sided || options.collectives) && !(options.live || options.hostile) {
         fail!("--one-sided and --collectives want --live or --hostile");

@@ -60,6 +60,7 @@ pub mod workloads;
 
 use clap::Args;
 
+use crate::autogroup::NoGroups;
 use crate::error::{Result, fail};
 use crate::setup;
 use crate::tree::{Variant, Version};
@@ -121,6 +122,7 @@ pub struct TestOptions {
 pub fn run(options: &TestOptions) -> Result<()> {
     setup::check()?;
     room::check(options.fast)?;
+    let _no_groups = (!options.fast).then(NoGroups::begin);
     let summary = Summary::new(options.only.clone());
     schedule::run(&summary, plan::tasks(options), options.lanes.into());
     if summary.finish() { Ok(()) } else { fail!("some tests failed") }
