@@ -120,7 +120,7 @@ impl Guardian {
 
     /// When something has to be looked at or decided although nothing happens.
     pub(super) fn next_look(&self) -> Option<Instant> {
-        let failure = self.failure.as_ref().map(|failure| failure.until);
+        let failure = self.failure.as_ref().map(|failure| failure.decision.next_look());
         let watch = matches!(self.agent, AgentLink::Connected(_)).then_some(self.watch.next);
         failure.into_iter().chain(watch).min()
     }

@@ -8,6 +8,7 @@
 pub(crate) mod adopted;
 mod agent_link;
 pub(crate) mod checkpoints;
+mod decision;
 pub(crate) mod exit_report;
 pub(crate) mod failpoints;
 pub mod images;
@@ -309,6 +310,7 @@ impl Guardian {
                 }
             }
             if let Some(failure) = self.failure.take_if(|failure| failure.is_expired()) {
+                self.report_undecided(&failure);
                 self.end(failure.status, reports, orted)?;
             }
             if let Some(status) = self.status_of_all() {

@@ -7,6 +7,7 @@
 //! 2. Without a coordinator, or if it does not decide in time, the guardian ends as its program
 //!    did.
 
+use crate::guardian::decision::{DECISION_MAX, Decision};
 use crate::guardian::images::{ImageStore, RestartInfo, file_name};
 use crate::guardian::output::Ends;
 use crate::guardian::{Guardian, failpoints, output};
@@ -22,8 +23,6 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long the decision about a failed rank may take.
-const DECISION_MAX: Duration = Duration::from_secs(30);
 /// How long a killed program may take to end.
 const KILL_MAX: Duration = Duration::from_secs(30);
 
@@ -32,14 +31,18 @@ const KILL_MAX: Duration = Duration::from_secs(30);
 pub(super) struct Failure {
     /// As waitpid returns it.
     pub status: i32,
-    /// How long the coordinator's decision is awaited.
-    pub until: Instant,
+    /// The coordinator's, what is done about it.
+    pub decision: Decision,
 }
 
 impl Failure {
+    fn of(status: i32) -> Self {
+        Self { status, decision: Decision::awaited(Instant::now()) }
+    }
+
     /// There was no decision in time.
-    pub fn is_expired(&self) -> bool {
-        Instant::now() >= self.until
+    pub fn is_expired(&mut self) -> bool {
+        self.decision.is_over(Instant::now())
     }
 }
 
@@ -93,7 +96,7 @@ impl Guardian {
 
     /// Reports the failure to the coordinator, which decides.
     pub(super) fn report_failure(&mut self, status: i32) {
-        self.failure = Some(Failure { status, until: Instant::now() + DECISION_MAX });
+        self.failure = Some(Failure::of(status));
         let rank = self.settings.rank;
         let incarnation = self.incarnation();
         tracing::warn!("rank {rank}: its program failed with status {status} in {incarnation:?}");
@@ -103,10 +106,22 @@ impl Guardian {
         }
     }
 
+    /// The program has failed, and this is all that is done about it.
+    pub(super) fn report_undecided(&self, failure: &Failure) {
+        if failure.decision.is_missing() {
+            let (rank, node) = (self.settings.rank, os::hostname());
+            report!(
+                "rank {rank} on node {node}: its program has failed, and the job's coordinator has \
+                 not decided within {} s whether it is restarted: it is not",
+                DECISION_MAX.as_secs()
+            );
+        }
+    }
+
     /// The program is not restarted: the guardian ends as it did.
     pub(super) fn refuse_restart(&mut self) {
         if let Some(failure) = &mut self.failure {
-            failure.until = Instant::now();
+            failure.decision.give_up();
         }
     }
 
@@ -142,8 +157,7 @@ impl Guardian {
         self.report_restored();
         if let Err(reason) = restarted {
             let rank = self.settings.rank;
-            let until = Instant::now() + DECISION_MAX;
-            self.failure = Some(Failure { status: status.unwrap_or(libc::SIGKILL), until });
+            self.failure = Some(Failure::of(status.unwrap_or(libc::SIGKILL)));
             self.send(&FromNode::RestoreFailed { rank, incarnation, reason });
         }
     }
