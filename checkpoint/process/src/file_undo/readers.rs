@@ -4,6 +4,7 @@
 //! has to be what it read before. So nobody is rolled back alone who has read a file that ranks of
 //! other sets write to, and nobody at all who has read one that is not put back.
 
+use super::common::set_of;
 use super::epoch_of;
 use super::rollback::Opened;
 use super::watched::{changed_ns, metadata};
@@ -132,8 +133,6 @@ pub(super) fn must_be_unread(
     missing: &Missing,
     alone: bool,
 ) -> Result<(), ProcessImageError> {
-    let set =
-        |name: &OsStr| name.to_str().and_then(|name| Some(name.split_once('.')?.0.to_owned()));
     let (Some(job), Some(own)) = (folder.path().parent(), folder.path().file_name()) else {
         return Ok(());
     };
@@ -154,7 +153,7 @@ pub(super) fn must_be_unread(
     }
     let all = Folder::open(job)?;
     for name in all.names()? {
-        if name == own || alone && set(&name) != set(own) {
+        if name == own || alone && set_of(&name) != set_of(own) {
             continue;
         }
         let Ok(of) = all.folder(&name) else { continue };
