@@ -12,6 +12,11 @@ use std::process::{Child, Command, Stdio};
 
 const SWITCH: &str = "/proc/sys/kernel/sched_autogroup_enabled";
 
+/// Does this kernel make them?
+pub fn are_on() -> bool {
+    fs::read_to_string(SWITCH).is_ok_and(|text| text.trim() == "1")
+}
+
 /// As long as it lives, there are none; if that may be changed.
 pub struct NoGroups {
     /// It switches them on again when its input ends, however this process does.
@@ -21,8 +26,7 @@ pub struct NoGroups {
 impl NoGroups {
     /// Switches them off, and says so.
     pub fn begin() -> Self {
-        let is_on = fs::read_to_string(SWITCH).is_ok_and(|text| text.trim() == "1");
-        if !is_on {
+        if !are_on() {
             return Self { restores: None };
         }
         if sys::euid() != 0 {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::stats;
-use crate::{paths, run};
+use crate::{autogroup, paths, run};
 
 /// Machine, versions, and the state of the sources.
 #[derive(Clone, Debug, Serialize)]
@@ -25,6 +25,8 @@ pub struct Machine {
     pub kernel: String,
     /// How the kernel limits what TCP connections send: cubic, bbr.
     pub congestion_control: String,
+    /// The scheduler groups processes by session (`kernel.sched_autogroup_enabled`).
+    pub groups_by_session: bool,
     /// Version of Open MPI.
     pub open_mpi: String,
     /// Version of the compiler of our component.
@@ -100,6 +102,7 @@ impl Machine {
             memory_mib: memory_kib.unwrap_or(0) / 1024,
             kernel: file("/proc/sys/kernel/osrelease").trim().to_string(),
             congestion_control: file("/proc/sys/net/ipv4/tcp_congestion_control").trim().into(),
+            groups_by_session: autogroup::are_on(),
             open_mpi: asked("mpirun", &["--version"]).lines().next().unwrap_or("").to_string(),
             rustc: asked("rustc", &["--version"]).trim().to_string(),
             commit: format!("{}{}", commit.trim(), if changed { "+" } else { "" }),
@@ -122,12 +125,13 @@ impl Machine {
     /// One line.
     pub fn line(&self) -> String {
         format!(
-            "{}, {} {}processors, {} GiB, Linux {}, TCP {}, {}, commit {}",
+            "{}, {} {}processors, {} GiB, Linux {}, {}groups by session, TCP {}, {}, commit {}",
             self.cpu,
             self.processors,
             if self.is_virtual { "virtual " } else { "" },
             self.memory_mib.div_ceil(1024),
             self.kernel,
+            if self.groups_by_session { "" } else { "no " },
             self.congestion_control,
             self.open_mpi.replace("mpirun (", "").replace(')', ""),
             self.commit
