@@ -2,8 +2,8 @@
 //! many ranks run on few processors.
 //!
 //! On Linux 6.18 a group whose threads sleep and yield thousands of times a second may keep all
-//! processors for up to a minute: its virtual time stands, since its weight changes with each of
-//! them. Nothing else runs meanwhile, no daemon, no thread of the kernel.
+//! processors for minutes: its virtual time stands or goes back (`tests/LEDGER.md`, the machine).
+//! Nothing else runs meanwhile, no daemon, no thread of the kernel.
 
 use crate::sys;
 use std::fs;
