@@ -2,7 +2,7 @@
 //! many ranks run on few processors.
 //!
 //! On Linux 6.18 a group whose threads sleep and yield thousands of times a second may keep all
-//! processors for minutes: its virtual time stands or falls (`tests/LEDGER.md`, the machine).
+//! processors for minutes: its virtual time does not grow, or falls (`tests/LEDGER.md`, the machine).
 //! Nothing else runs meanwhile, no daemon, no thread of the kernel.
 
 use crate::sys;
