@@ -2,8 +2,8 @@
 //! many ranks run on few processors.
 //!
 //! On Linux 6.18 a group whose threads sleep and yield thousands of times a second may keep all
-//! processors for minutes: its virtual time does not grow, or falls (`tests/LEDGER.md`, the machine).
-//! Nothing else runs meanwhile, no daemon, no thread of the kernel.
+//! processors for minutes: its virtual time does not grow (`tests/LEDGER.md`, the machine). Nothing
+//! else runs meanwhile, no daemon, no thread of the kernel.
 
 use crate::sys;
 use std::fs;
