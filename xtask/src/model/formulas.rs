@@ -11,6 +11,9 @@
 pub const CHECKPOINTS_SHARE: f64 = 0.01;
 /// Of the time, for the payload log.
 pub const LOG_SHARE: f64 = 0.02;
+/// So many times what a rank spends on copies all lose
+/// (`component/src/payload_log/cost.rs`, `LOST_BY_ALL_TIMES`).
+const LOST_BY_ALL_TIMES: f64 = 2.0;
 /// Of the time, for both together.
 #[cfg(test)]
 const OVERHEAD_MAX: f64 = 0.03;
@@ -61,9 +64,9 @@ impl Job {
         (self.checkpoint / CHECKPOINTS_SHARE).clamp(INTERVAL.0, INTERVAL.1)
     }
 
-    /// Of the time, while logging goes on.
+    /// Of the time, lost while logging goes on.
     pub fn log_share(&self) -> f64 {
-        self.leaving / self.copying
+        LOST_BY_ALL_TIMES * self.leaving / self.copying
     }
 
     /// How long logging goes on after a checkpoint: until it has cost its share of the interval, or
@@ -136,7 +139,7 @@ pub mod tests {
 
     pub const JOB: Job = Job {
         leaving: 10e6,
-        copying: 1e9,
+        copying: 2e9,
         budget: 1e10,
         checkpoint: 2.0,
         detect: 1.0,
@@ -192,6 +195,9 @@ pub mod tests {
             assert!(source.contains(line), "{line} is not there any more: change INTERVAL, too");
         }
         near(CHECKPOINTS_SHARE + LOG_SHARE, OVERHEAD_MAX);
+        let source = include_str!("../../../component/src/payload_log/cost.rs");
+        let line = format!("LOST_BY_ALL_TIMES: u64 = {LOST_BY_ALL_TIMES:.0};");
+        assert!(source.contains(&line), "{line} is not there any more: change it here, too");
     }
 
     #[test]
