@@ -5,6 +5,7 @@ mod checkpoints_support;
 use checkpoints_support::*;
 use rustbtl_coordination::checkpoints::*;
 use rustbtl_coordination::interval::{GOVERNED_MIN_MS, GOVERNED_SECOND_MS, Interval};
+use rustbtl_fragments::ids::PeerId;
 
 const GOVERNED: Interval = Interval::Governed { share: 10 };
 
@@ -31,6 +32,24 @@ fn take(
     checkpoints.next_global_ms().unwrap()
 }
 
+/// The number of the last checkpoint.
+fn last(checkpoints: &CheckpointScheduler) -> u64 {
+    checkpoints.state().next_checkpoint - 1
+}
+
+fn lost(
+    checkpoints: &mut CheckpointScheduler,
+    now: u64,
+    checkpoint: u64,
+    losses: &[(u32, u64)],
+) -> u64 {
+    for &(rank, lost_ms) in losses {
+        let rank = PeerId(rank);
+        checkpoints.handle(now, Input::LostBeside { rank, checkpoint, lost_ms }).unwrap();
+    }
+    checkpoints.next_global_ms().unwrap()
+}
+
 #[test]
 fn the_interval_follows_from_what_the_rank_that_lost_most_has_lost() {
     let (global_interval, patient) = (GOVERNED, 1_000_000);
@@ -46,4 +65,43 @@ fn the_interval_follows_from_what_the_rank_that_lost_most_has_lost() {
     assert_eq!(take(&mut all, 400_000, 400, &[]), 30_000, "nobody has measured: half of it");
     assert_eq!(take(&mut all, 500_000, 400, &[(9000, 0)]), 50_000, "never more than all of it");
     assert_eq!(take(&mut all, 600_000, 59_900, &[(0, 59_900)]), 600_000, "storage that is slow");
+}
+
+/// Replication at a low priority takes long and costs little.
+#[test]
+fn what_all_ranks_have_measured_to_the_end_counts_more_than_an_estimate() {
+    let (global_interval, patient) = (GOVERNED, 1_000_000);
+    let (quiescence_timeout_ms, store_timeout_ms) = (patient, patient);
+    let config = Config { global_interval, quiescence_timeout_ms, store_timeout_ms, ..config() };
+    let mut all = CheckpointScheduler::new(config, &SETS, 1, 0);
+    take(&mut all, 1000, 400, &[(0, 400)]);
+    let estimate = take(&mut all, 100_000, 1000, &[(100, 200)]);
+    assert_eq!(estimate, 110_000);
+    let (second, at) = (last(&all), 101_200);
+    assert_eq!(lost(&mut all, at, second, &[(0, 20), (1, 150)]), estimate, "rank 2 is missing");
+    assert_eq!(lost(&mut all, at, second, &[(0, 900), (1, 0)]), estimate, "each counts once");
+    assert_eq!(lost(&mut all, at, second - 1, &[(2, 0)]), estimate, "of another checkpoint");
+    assert_eq!(lost(&mut all, at, second, &[(2, 10)]), 40_000, "100 and twice 150 ms");
+    assert_eq!(lost(&mut all, at, second, &[(2, 900)]), 40_000);
+    // The next one is due that long after the beginning.
+    assert_eq!(all.next_deadline(), Some(140_000));
+    take(&mut all, 200_000, 1000, &[(100, 200)]);
+    let third = last(&all);
+    let all_of_it = lost(&mut all, 201_200, third, &[(0, 5000), (1, 0), (2, 0)]);
+    assert_eq!(all_of_it, 110_000, "never more than has passed");
+}
+
+/// Reports of one checkpoint come while the next one is under way.
+#[test]
+fn late_reports_order_no_checkpoint() {
+    let config = Config { global_interval: GOVERNED, ..config() };
+    let mut all = CheckpointScheduler::new(config, &SETS, 1, 0);
+    take(&mut all, 1000, 400, &[(400, 400)]);
+    let (first, due) = (last(&all), all.next_deadline());
+    all.handle(50_000, Input::RequestGlobalCheckpoint { exit: false }).unwrap();
+    let under_way = all.next_deadline();
+    assert_ne!(under_way, due);
+    lost(&mut all, 50_010, first, &[(0, 0), (1, 0), (2, 0)]);
+    assert_eq!(all.next_deadline(), under_way);
+    assert_eq!(all.under_way(), 1);
 }

@@ -86,6 +86,16 @@ pub enum Input {
         /// Milliseconds.
         of_ms: u64,
     },
+    /// From its snapshot to the end of a checkpoint, which is complete, a rank's program lost so
+    /// much.
+    LostBeside {
+        /// The rank.
+        rank: PeerId,
+        /// The checkpoint.
+        checkpoint: u64,
+        /// Milliseconds.
+        lost_ms: u64,
+    },
     /// It cannot be stored.
     NotStored {
         /// The rank.

@@ -31,25 +31,20 @@
 //!   back alone to no checkpoint that began before (docs/adr/0026).
 
 mod check;
+mod cost;
 mod io;
 mod rollback;
 mod suspension;
 mod tables;
 
-use crate::interval::{CheckpointCost, Interval};
 use crate::quiescence::{CheckpointAnswer, CheckpointRefusal, CheckpointScope};
+use cost::LastGlobal;
 pub use io::{
     AbortReason, Config, Input, Output, SchedulerError, SchedulerState, SuspensionRefusal,
 };
 use rustbtl_fragments::ids::{PeerId, SetId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tables::{ActiveCheckpoint, PendingRequest, Phase, Set, later};
-
-/// A program loses so many times what its rank that lost most has lost while images were stored:
-/// ranks lose at different moments and wait for each other, and caches and the memory's bandwidth
-/// are shared. Measured with CG and LU, whose processors are full: 1.5 to 2.3 times
-/// (docs/performance.md, "What a checkpoint costs").
-const LOST_BY_ALL_TIMES: u128 = 2;
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
@@ -65,7 +60,7 @@ pub struct CheckpointScheduler {
     /// With it, the end of the job.
     exit_wanted: bool,
     /// What the last global checkpoint cost the program.
-    global_cost: Option<CheckpointCost>,
+    last_cost: Option<LastGlobal>,
     global_aborted: u32,
     /// Complete global checkpoints, ascending.
     globals: VecDeque<u64>,
@@ -96,7 +91,7 @@ impl CheckpointScheduler {
             global_due: None,
             global_wanted: None,
             exit_wanted: false,
-            global_cost: None,
+            last_cost: None,
             global_aborted: 0,
             globals: VecDeque::new(),
             exiting: false,
@@ -178,6 +173,9 @@ impl CheckpointScheduler {
                 if let Some(active) = self.checkpoints.get_mut(&checkpoint) {
                     active.storing_cost = active.storing_cost.max(Some((lost_ms, of_ms)));
                 }
+            }
+            Input::LostBeside { rank, checkpoint, lost_ms } => {
+                self.on_lost(rank, checkpoint, lost_ms);
             }
             Input::NotStored { rank, checkpoint } => {
                 self.rank(rank)?;
@@ -360,18 +358,14 @@ impl CheckpointScheduler {
     fn on_committed(&mut self, number: u64) {
         let Some(checkpoint) = self.checkpoints.remove(&number) else { return };
         debug_assert_eq!(checkpoint.phase, Phase::Committing, "L3: committed on order only");
-        let cost = self.cost(&checkpoint);
-        let ActiveCheckpoint { scope, sets, pause_ms, exit, begun, .. } = checkpoint;
+        if checkpoint.scope == CheckpointScope::Global {
+            self.note_cost(number, &checkpoint);
+        }
+        let ActiveCheckpoint { scope, sets, pause_ms, exit, .. } = checkpoint;
         self.outputs.push_back(Output::Complete { checkpoint: number, pause_ms });
         let kept = self.config.checkpoints_kept.max(1);
         let mut dropped = BTreeSet::new();
         if scope == CheckpointScope::Global {
-            self.global_cost = Some(cost);
-            if matches!(self.config.global_interval, Interval::Governed { .. }) {
-                // By what it has cost, not by what the one before had.
-                let next = self.next_global_ms();
-                self.global_due = next.map(|ms| begun.saturating_add(ms));
-            }
             self.global_aborted = 0;
             self.globals.push_back(number);
             if self.globals.len() > kept {
@@ -532,27 +526,6 @@ impl CheckpointScheduler {
         let sets = self.sets.keys().copied().collect();
         let checkpoint = self.open(CheckpointScope::Global, sets, requested, exit);
         self.outputs.push_back(Output::StopOutgoing { checkpoint });
-    }
-
-    /// Milliseconds from the beginning of a global checkpoint to that of the next, as things are.
-    pub fn next_global_ms(&self) -> Option<u64> {
-        self.config.global_interval.next_ms(self.sets.len(), self.global_cost)
-    }
-
-    /// What a checkpoint that is complete now has cost.
-    fn cost(&self, checkpoint: &ActiveCheckpoint) -> CheckpointCost {
-        let took_ms = self.now.saturating_sub(checkpoint.begun);
-        let beside_ms = took_ms.saturating_sub(checkpoint.pause_ms);
-        let lost_ms = match checkpoint.storing_cost {
-            Some((lost_ms, of_ms)) => {
-                // What happens after an image is stored, as replication, costs as much of the time.
-                let lost = u128::from(beside_ms) * u128::from(lost_ms) * LOST_BY_ALL_TIMES;
-                (lost / u128::from(of_ms.max(1))).min(u128::from(beside_ms)) as u64
-            }
-            None => beside_ms / 2,
-        };
-        let is_first = self.globals.is_empty();
-        CheckpointCost { pause_ms: checkpoint.pause_ms, lost_ms, took_ms, is_first }
     }
 
     /// L1.

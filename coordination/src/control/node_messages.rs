@@ -75,6 +75,15 @@ class 3 FromNode {
         /// What is wrong and what to do.
         reason: String,
     },
+    /// A checkpoint is complete.
+    10 LostBeside {
+        /// Which rank.
+        rank: PeerId,
+        /// The checkpoint.
+        checkpoint: CheckpointId,
+        /// How much its program has lost since its snapshot: see `Stored`.
+        lost_ns: u64,
+    },
     /// The program of a rank has ended.
     7 Ended {
         /// Which.

@@ -96,6 +96,7 @@ pub(super) fn is_for_own_rank(message: &FromNode, rank: &mut Option<PeerId>) -> 
         | FromNode::Frozen { rank, .. }
         | FromNode::Stored { rank, .. }
         | FromNode::StoreFailed { rank, .. }
+        | FromNode::LostBeside { rank, .. }
         | FromNode::RankFailed { rank, .. }
         | FromNode::Restored { rank, .. }
         | FromNode::OutputViaDaemon { rank, .. }

@@ -1,9 +1,20 @@
 //! A guardian's part in a checkpoint: the folder of the image, writing it, and the report.
 
 use crate::guardian::images::{StoredImage, Written};
+use crate::guardian::lost_time::{ThreadTimes, lost_ns};
 use crate::guardian::{Guardian, ThreadReport};
 use rustbtl_coordination::control::{CheckpointId, FromNode};
 use std::path::{Path, PathBuf};
+
+/// What is needed to know what the program loses beside a checkpoint, until that is complete.
+#[derive(Debug)]
+pub(super) struct Beside {
+    checkpoint: CheckpointId,
+    /// When the image before was stored.
+    before: Option<ThreadTimes>,
+    /// After the snapshot.
+    begin: ThreadTimes,
+}
 
 impl Guardian {
     /// The folder that the coordinator names.
@@ -55,8 +66,10 @@ impl Guardian {
         let rank = self.settings.rank;
         self.rank.release(checkpoint, rank);
         let message = match result {
-            Ok(StoredImage { written, ns, lost_ns, times }) => {
+            Ok(StoredImage { written, ns, lost_ns, begin, times }) => {
                 let Written { bytes, raw_bytes, checksum } = written;
+                let before = self.times.take();
+                self.beside = begin.map(|begin| Beside { checkpoint, before, begin });
                 self.times = times;
                 tracing::info!(
                     "rank {rank}: image of checkpoint {checkpoint} stored, {bytes} bytes"
@@ -71,5 +84,17 @@ impl Guardian {
             }
         };
         self.send(&message);
+    }
+
+    /// A checkpoint is complete: what has the program lost since its snapshot?
+    pub(super) fn report_lost(&mut self, complete: CheckpointId) {
+        let Some(beside) = self.beside.take_if(|beside| beside.checkpoint == complete) else {
+            return;
+        };
+        let Some(end) = self.rank.program().and_then(ThreadTimes::of) else { return };
+        let lost_ns = lost_ns(beside.before.as_ref(), &beside.begin, &end);
+        self.times = Some(end);
+        let rank = self.settings.rank;
+        self.send(&FromNode::LostBeside { rank, checkpoint: complete, lost_ns });
     }
 }

@@ -38,7 +38,9 @@ pub struct StoredImage {
     pub ns: u64,
     /// How much of that the program has lost; half of it where the kernel does not tell.
     pub lost_ns: u64,
-    /// The times of the program's threads when it was stored.
+    /// The times of the program's threads before it was stored.
+    pub begin: Option<ThreadTimes>,
+    /// When it was.
     pub times: Option<ThreadTimes>,
 }
 
@@ -155,7 +157,7 @@ impl ImageTask {
         let both = begin.as_ref().zip(times.as_ref());
         let lost = |(begin, end)| lost_ns(self.times.as_ref(), begin, end);
         let lost_ns = both.map_or(ns / 2, lost);
-        done.map(|written| StoredImage { written, ns, lost_ns, times })
+        done.map(|written| StoredImage { written, ns, lost_ns, begin, times })
     }
 
     fn write(&self, store: &dyn ImageStore) -> Result<Written, String> {

@@ -24,6 +24,7 @@ pub(crate) mod recovery;
 
 use crate::guardian::adopted::Adopted;
 use crate::guardian::agent_link::{AGENTS_MAX, AgentLink, AgentWatch};
+use crate::guardian::checkpoints::Beside;
 use crate::guardian::exit_report::ExitReporter;
 use crate::guardian::images::{ImageStore, RestartInfo, StoredImage, Writers};
 use crate::guardian::lost_time::ThreadTimes;
@@ -109,6 +110,8 @@ struct Guardian {
     writers: Writers,
     /// Times of the program's threads when its last image was stored.
     times: Option<ThreadTimes>,
+    /// Its checkpoint is not complete.
+    beside: Option<Beside>,
     /// The program has failed; the coordinator decides whether it is restarted.
     failure: Option<Failure>,
     /// The program that orted had started was restarted from an image.
@@ -232,6 +235,7 @@ fn guard(
         rank,
         writers: Writers::default(),
         times: None,
+        beside: None,
         failure: None,
         restarted: false,
         via_daemon,
@@ -438,7 +442,14 @@ impl Guardian {
                 if matches!(message, ToRank::Begin { .. }) {
                     failpoints::at(failpoints::BEGIN, mine);
                 }
+                let complete = match message {
+                    ToRank::CheckpointComplete { checkpoint, .. } => Some(checkpoint),
+                    _ => None,
+                };
                 self.rank.handle_order(message);
+                if let Some(checkpoint) = complete {
+                    self.report_lost(checkpoint);
+                }
             }
             ToNode::AllRanks { message } => self.rank.handle_order(message),
             ToNode::Prepare { rank, checkpoint, directory } if rank == mine => {

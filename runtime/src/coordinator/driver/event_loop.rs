@@ -328,6 +328,7 @@ impl Coordinator {
             | FromNode::Frozen { rank, .. }
             | FromNode::Stored { rank, .. }
             | FromNode::StoreFailed { rank, .. }
+            | FromNode::LostBeside { rank, .. }
             | FromNode::Ended { rank, .. }
             | FromNode::RankFailed { rank, .. }
             | FromNode::Restored { rank, .. }

@@ -280,6 +280,10 @@ impl Job {
                 );
                 self.stored(now, rank, checkpoint);
             }
+            FromNode::LostBeside { rank, checkpoint, lost_ns } => {
+                let (checkpoint, lost_ms) = (checkpoint.0, lost_ns.div_ceil(1_000_000));
+                self.input(now, Input::LostBeside { rank, checkpoint, lost_ms });
+            }
             FromNode::StoreFailed { rank, checkpoint, reason } => {
                 self.problem(checkpoint, format!("rank {rank} on {node}: {reason}"));
                 self.input(now, Input::NotStored { rank, checkpoint: checkpoint.0 });
