@@ -46,8 +46,9 @@ pub const COST_GUESS_MS: u64 = 1000;
 pub const GOVERNED_FIRST_MS: u64 = 60_000;
 /// Governed: from the first one, of a program that had only begun, to the second at least.
 pub const GOVERNED_SECOND_MS: u64 = 30_000;
-/// Governed: more often than this a failure costs more than what it repeats.
-pub const GOVERNED_MIN_MS: u64 = 10_000;
+/// Governed: more often than this a failure costs as much as what it repeats, also where images
+/// are small: to notice it, to start processes, to connect.
+pub const GOVERNED_MIN_MS: u64 = 3_000;
 /// Governed: checkpoints are under way for no more than one part of this many of the time. Others
 /// want the storage, too.
 pub const GOVERNED_STORING_PART: u64 = 10;

@@ -4,7 +4,7 @@ mod checkpoints_support;
 
 use checkpoints_support::*;
 use rustbtl_coordination::checkpoints::*;
-use rustbtl_coordination::interval::{GOVERNED_MIN_MS, GOVERNED_SECOND_MS, Interval};
+use rustbtl_coordination::interval::{GOVERNED_SECOND_MS, Interval};
 use rustbtl_fragments::ids::PeerId;
 
 const GOVERNED: Interval = Interval::Governed { share: 10 };
@@ -58,7 +58,7 @@ fn the_interval_follows_from_what_the_rank_that_lost_most_has_lost() {
     let mut all = CheckpointScheduler::new(config, &SETS, 1, 0);
     assert_eq!(take(&mut all, 1000, 400, &[(0, 400)]), GOVERNED_SECOND_MS, "had only begun");
     // 100 ms of pause alone are 1 % of 10 s.
-    assert_eq!(take(&mut all, 100_000, 400, &[(0, 400), (0, 300)]), GOVERNED_MIN_MS);
+    assert_eq!(take(&mut all, 100_000, 400, &[(0, 400), (0, 300)]), 10_000);
     assert_eq!(take(&mut all, 200_000, 400, &[(0, 400), (50, 200), (40, 400)]), 30_000);
     // Stored by the ranks in 200 ms, replicated after 1000: as dear as storing, to the end.
     assert_eq!(take(&mut all, 300_000, 1000, &[(50, 200)]), 60_000);

@@ -125,7 +125,7 @@ void mca_errmgr_correlated_register_params(void)
              "Seconds between global checkpoints, from which the whole job can be restarted. auto: "
              "what loses least time, from vprotocol_correlated_mtbf and from what checkpoints "
              "cost. 0: only on request. Empty: as often as a third of "
-             "vprotocol_correlated_overhead_max pays for, at most every 10 s, if "
+             "vprotocol_correlated_overhead_max pays for, at most every 3 s, if "
              "vprotocol_correlated_recover is set (300 s without a limit); otherwise 0.");
     (void) variable("mtbf", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3, &p->mtbf,
              "Mean time between failures of one correlated set (a node) in seconds, for "

@@ -18,7 +18,7 @@ const LOST_BY_ALL_TIMES: f64 = 2.0;
 #[cfg(test)]
 const OVERHEAD_MAX: f64 = 0.03;
 /// The governed interval is no shorter and no longer.
-pub const INTERVAL: (f64, f64) = (10.0, 3600.0);
+pub const INTERVAL: (f64, f64) = (3.0, 3600.0);
 
 /// What runs, on what, and what repairs it.
 #[derive(Clone, Copy, Debug)]
@@ -191,7 +191,7 @@ pub mod tests {
         let of = |checkpoint| Job { checkpoint, ..JOB }.interval();
         assert_eq!((of(0.001), of(1.0), of(1000.0)), (INTERVAL.0, 100.0, INTERVAL.1));
         let source = include_str!("../../../coordination/src/interval.rs");
-        for line in ["GOVERNED_MIN_MS: u64 = 10_000;", "GOVERNED_MAX_MS: u64 = 3_600_000;"] {
+        for line in ["GOVERNED_MIN_MS: u64 = 3_000;", "GOVERNED_MAX_MS: u64 = 3_600_000;"] {
             assert!(source.contains(line), "{line} is not there any more: change INTERVAL, too");
         }
         near(CHECKPOINTS_SHARE + LOG_SHARE, OVERHEAD_MAX);
