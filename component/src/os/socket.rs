@@ -147,6 +147,32 @@ pub fn tune(stream: &TcpStream, buffer_bytes: usize) {
     }
 }
 
+/// How much the kernel is ready to announce as its window, bytes (tcp(7), TCP_INFO); 0: it does not
+/// tell.
+pub fn receive_window(stream: &TcpStream) -> u32 {
+    // SAFETY: integers, for which 0 is a value.
+    let mut info: libc::tcp_info = unsafe { core::mem::zeroed() };
+    let mut bytes = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: `info` has this size.
+    let failed = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut bytes,
+        )
+    } != 0;
+    if failed { 0 } else { info.tcpi_rcv_ssthresh }
+}
+
+/// Announce no more than that, until the kernel makes the buffer larger (tcp(7),
+/// TCP_WINDOW_CLAMP).
+pub fn limit_receive_window(stream: &TcpStream, bytes: u32) -> Result<(), OsError> {
+    let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+    set(stream, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, bytes)
+}
+
 /// Probes of a connection on which nothing is under way, within the time that silence may last.
 const PROBES: u32 = 3;
 

@@ -1,11 +1,13 @@
 //! One open connection: frames out of a large buffer, frames in by reference.
 
 pub mod direct_placement;
+mod receive_window;
 pub mod wire;
 
 use crate::os::socket;
 use crate::os::socket::Io;
 use crate::transports::tcp::connection::direct_placement::DirectPlacement;
+use crate::transports::tcp::connection::receive_window::ReceiveWindow;
 use crate::transports::tcp::connection::wire::{FORGED, ROOM_MIN, Wire};
 use crate::transports::{Payload, Sent};
 use rustbtl_fragments::ids::PeerId;
@@ -51,6 +53,7 @@ pub(super) struct Connection {
     /// Index of the peer.
     pub(super) slot: usize,
     address: SocketAddr,
+    window: ReceiveWindow,
     inbox: Box<[u8]>,
     /// Unread bytes of the inbox: `start..filled`.
     start: usize,
@@ -101,6 +104,7 @@ impl Connection {
             peer,
             slot,
             address,
+            window: ReceiveWindow::default(),
             inbox: vec![0; inbox_bytes.max(2 * frame_bytes_max + room)].into(),
             start: 0,
             filled: 0,
@@ -182,6 +186,7 @@ impl Connection {
         match self.wire.receive(&mut self.inbox[self.filled..end]) {
             Io::Done(n) => {
                 self.filled += n;
+                self.window.has_read(&self.wire.stream);
                 Fill::Some
             }
             other => self.not_filled(other),
