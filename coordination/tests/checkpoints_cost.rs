@@ -105,3 +105,22 @@ fn late_reports_order_no_checkpoint() {
     assert_eq!(all.next_deadline(), under_way);
     assert_eq!(all.under_way(), 1);
 }
+
+/// A checkpoint was given up: the next one waits twice as long, whatever the last one has cost.
+#[test]
+fn late_reports_bring_no_retry_forward() {
+    let (global_interval, patient) = (GOVERNED, 1_000_000);
+    let (quiescence_timeout_ms, store_timeout_ms) = (patient, patient);
+    let config = Config { global_interval, quiescence_timeout_ms, store_timeout_ms, ..config() };
+    let mut all = CheckpointScheduler::new(config, &SETS, 1, 0);
+    take(&mut all, 1000, 400, &[(400, 400)]);
+    let first = last(&all);
+    all.handle(50_000, Input::RequestGlobalCheckpoint { exit: false }).unwrap();
+    let checkpoint = last(&all);
+    all.handle(50_001, Input::NotStored { rank: PeerId(0), checkpoint }).unwrap();
+    assert_eq!(all.under_way(), 0);
+    let due = all.next_deadline();
+    assert!(due > Some(100_000), "{due:?}");
+    lost(&mut all, 50_010, first, &[(0, 0), (1, 0), (2, 0)]);
+    assert_eq!(all.next_deadline(), due);
+}

@@ -12,8 +12,8 @@ use crate::os::{now_ns, ticks};
 const GRACE_TICKS: u64 = 10_000_000;
 /// A program loses so many times what a rank has spent on copies: ranks copy at different moments
 /// and wait for each other, and copies take the caches and the memory's bandwidth. Measured with
-/// GROMACS: 2.1 times (docs/performance.md, "What payload logging costs"). What is lost beside a
-/// checkpoint counts as much (`LOST_BY_ALL_TIMES` of the scheduler).
+/// GROMACS: 1.6 to 2.1 times (docs/performance.md, "In short"). What is lost beside a checkpoint
+/// counts as much (`LOST_BY_ALL_TIMES` of the scheduler).
 const LOST_BY_ALL_TIMES: u64 = 2;
 
 /// See the module's documentation.

@@ -80,7 +80,10 @@ impl CheckpointScheduler {
         if last.awaited.is_empty() {
             let lost_ms = last.lost_ms.saturating_mul(LOST_BY_ALL_TIMES);
             last.cost.lost_ms = lost_ms.min(last.beside_ms());
-            self.reschedule();
+            // One that was given up since waits for longer.
+            if self.global_aborted == 0 {
+                self.reschedule();
+            }
         }
     }
 
