@@ -281,6 +281,9 @@ impl Job {
                 self.stored(now, rank, checkpoint);
             }
             FromNode::LostBeside { rank, checkpoint, lost_ns } => {
+                if let Some(state) = self.checkpoints.get_mut(&checkpoint) {
+                    state.lost_ns = state.lost_ns.max(lost_ns);
+                }
                 let (checkpoint, lost_ms) = (checkpoint.0, lost_ns.div_ceil(1_000_000));
                 self.input(now, Input::LostBeside { rank, checkpoint, lost_ms });
             }
