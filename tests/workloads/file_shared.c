@@ -10,6 +10,7 @@
  *   turns     one after the other reads a place of one file and writes there;
  *   late      as once, and rank 0 writes it again just after the last rank was killed, which all
  *             have waited for;
+ *   amid      the same, when the last rank is amid of what it repeats;
  *   child     when there is FOLDER/go the same, but children of rank 0 write it, again just before
  *             the last rank is killed;
  *   over      the last rank and rank 0 write the same place, one after the other, until the last
@@ -22,8 +23,8 @@
  *   folders   rank 0 makes folders, each makes a file of its own in them, and the last rank removes
  *             all of that when the next one is made.
  * What is found must be what messages say.
- * With DIE_ONCE in the environment the last rank kills itself in late, child, over, grown, early,
- * after and seen.
+ * With DIE_ONCE in the environment the last rank kills itself in late, amid, child, over, grown,
+ * early, after and seen.
  * usage: file_shared ITERATIONS FOLDER GATE HOW */
 #define _GNU_SOURCE
 #include <mpi.h>
@@ -78,6 +79,16 @@ static void die_once(const char *folder)
     snprintf(name, sizeof name, "%s/has-died", folder);
     if (getenv("DIE_ONCE") && mkfifo(name, 0600) == 0)
         raise(SIGKILL);
+}
+
+/* The last rank repeats what it did before that. */
+static void say_that_it_repeats(const char *folder)
+{
+    char died[4200], again[4200];
+    snprintf(died, sizeof died, "%s/has-died", folder);
+    snprintf(again, sizeof again, "%s/repeats", folder);
+    if (access(died, F_OK) == 0)
+        mkfifo(again, 0600);
 }
 
 /* Waits until this file is there. */
@@ -231,7 +242,8 @@ int main(int argc, char **argv)
     int both = !strcmp(how, "both"), writers = !strcmp(how, "writers");
     const int is_log = !strcmp(how, "log"), is_removed = !strcmp(how, "removed");
     const int is_folders = !strcmp(how, "folders"), is_child = !strcmp(how, "child");
-    const int is_late = is_child || !strcmp(how, "late");
+    const int is_amid = !strcmp(how, "amid");
+    const int is_late = is_child || is_amid || !strcmp(how, "late");
     const int is_early = !strcmp(how, "early"), is_grown = is_early || !strcmp(how, "grown");
     const int is_over = is_grown || !strcmp(how, "over");
     const int is_made = !strcmp(how, "made") || is_removed || is_folders;
@@ -318,12 +330,17 @@ int main(int argc, char **argv)
                 write_by_child(k, path, value);
             MPI_Barrier(MPI_COMM_WORLD);
         }
+        if (is_amid && k == EVERY && me == np - 1)
+            say_that_it_repeats(argv[2]);
         if ((is_late || is_over) && k == death && me == np - 1)
             die_once(argv[2]);
         if (is_late && k == death) {
             of_root = value;
             if (me == 0 && !is_child) {
-                usleep(30000); /* the other one is being restored */
+                if (is_amid && getenv("DIE_ONCE"))
+                    await(argv[2], "repeats");
+                else
+                    usleep(30000); /* the other one is being restored */
                 file = open(path, O_WRONLY);
                 must(k, file >= 0, path);
                 put(k, file, 0, value);

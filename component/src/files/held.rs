@@ -8,6 +8,7 @@
 //! behind the note that says so.
 
 use crate::files::shared_io;
+use crate::files::system;
 use crate::files::system::Path;
 use crate::files::watched;
 use core::ffi::{CStr, c_char, c_int};
@@ -106,15 +107,10 @@ pub(super) unsafe fn waited_for(
     if is_installed(path.to_bytes()) || own().is_none() {
         return false;
     }
-    // SAFETY: no arguments.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: this thread's.
-    let before = unsafe { errno.read() };
-    let place = Path::given(folder, path).map(Path::in_real_folder);
-    let waited = place.is_some_and(|place| wait(place.bytes()));
-    // SAFETY: this thread's.
-    unsafe { errno.write(before) };
-    waited
+    system::keeping_errno(|| {
+        let place = Path::given(folder, path).map(Path::in_real_folder);
+        place.is_some_and(|place| wait(place.bytes()))
+    })
 }
 
 /// Opens a file by a call, which may be made again. `reads`: it does no more than read it, and is

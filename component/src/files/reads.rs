@@ -80,6 +80,26 @@ pub fn before(fd: c_int) -> InFlight {
     if recorder::is_on() { note(fd) } else { InFlight::NONE }
 }
 
+/// The call is over. Does not return if the process repeats it, and others have changed the file,
+/// perhaps before it was read: a program that finds something else might end itself before anybody
+/// asks.
+#[inline]
+fn after(fd: c_int, call: InFlight) {
+    drop(call);
+    if watched::is_repeating() {
+        system::keeping_errno(|| look_again(fd));
+    }
+}
+
+#[cold]
+fn look_again(fd: c_int) {
+    let noted = usize::try_from(fd).ok().and_then(|fd| NOTED.get(fd));
+    let is_file = noted.is_some_and(|noted| noted.load(Ordering::Relaxed) & 1 == 0);
+    if is_file && let Some(path) = Path::of_descriptor(fd) {
+        watched::reads(path.bytes());
+    }
+}
+
 #[cold]
 fn note(fd: c_int) -> InFlight {
     let set = |is_file: bool| {
@@ -165,14 +185,22 @@ impl Recorder {
     }
 }
 
+/// Makes a call that reads from this descriptor.
+#[inline]
+fn reading(fd: c_int, read: impl FnOnce() -> ssize_t) -> ssize_t {
+    let call = before(fd);
+    let bytes = read();
+    after(fd, call);
+    bytes
+}
+
 unsafe extern "C" fn read(fd: c_int, to: *mut c_void, bytes: size_t) -> ssize_t {
     let read = || stock!(READ(fd => c_int, to => *mut c_void, bytes => size_t) -> ssize_t);
     if shared_io::is_shared(fd) && shared_io::is_short(bytes) {
         // SAFETY: the caller's promise.
         return unsafe { shared_io::read(fd, to, bytes, true, read) };
     }
-    let _call = before(fd);
-    read()
+    reading(fd, read)
 }
 
 unsafe extern "C" fn aio_read(what: *mut aiocb) -> c_int {
@@ -201,13 +229,11 @@ unsafe extern "C" fn read_checked(
         // SAFETY: the caller's promise.
         return unsafe { shared_io::read(fd, to, bytes, true, read) };
     }
-    let _call = before(fd);
-    read()
+    reading(fd, read)
 }
 
 unsafe extern "C" fn readv(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
-    let _call = before(fd);
-    stock!(READV(fd => c_int, vector => *const iovec, count => c_int) -> ssize_t)
+    reading(fd, || stock!(READV(fd => c_int, vector => *const iovec, count => c_int) -> ssize_t))
 }
 
 unsafe extern "C" fn pread(fd: c_int, to: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t {
@@ -220,8 +246,7 @@ unsafe extern "C" fn pread(fd: c_int, to: *mut c_void, bytes: size_t, offset: of
         // SAFETY: the caller's promise.
         return unsafe { shared_io::read(fd, to, bytes, false, read) };
     }
-    let _call = before(fd);
-    read()
+    reading(fd, read)
 }
 
 unsafe extern "C" fn pread_checked(
@@ -231,10 +256,11 @@ unsafe extern "C" fn pread_checked(
     offset: off_t,
     room: size_t,
 ) -> ssize_t {
-    let _call = before(fd);
-    stock!(PREAD_CHECKED(
-        fd => c_int, to => *mut c_void, bytes => size_t, offset => off_t, room => size_t
-    ) -> ssize_t)
+    reading(fd, || {
+        stock!(PREAD_CHECKED(
+            fd => c_int, to => *mut c_void, bytes => size_t, offset => off_t, room => size_t
+        ) -> ssize_t)
+    })
 }
 
 unsafe extern "C" fn preadv(
@@ -243,10 +269,11 @@ unsafe extern "C" fn preadv(
     count: c_int,
     offset: off_t,
 ) -> ssize_t {
-    let _call = before(fd);
-    stock!(PREADV(
-        fd => c_int, vector => *const iovec, count => c_int, offset => off_t
-    ) -> ssize_t)
+    reading(fd, || {
+        stock!(PREADV(
+            fd => c_int, vector => *const iovec, count => c_int, offset => off_t
+        ) -> ssize_t)
+    })
 }
 
 unsafe extern "C" fn preadv2(
@@ -256,8 +283,9 @@ unsafe extern "C" fn preadv2(
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
-    let _call = before(fd);
-    stock!(PREADV2(
-        fd => c_int, vector => *const iovec, count => c_int, offset => off_t, flags => c_int
-    ) -> ssize_t)
+    reading(fd, || {
+        stock!(PREADV2(
+            fd => c_int, vector => *const iovec, count => c_int, offset => off_t, flags => c_int
+        ) -> ssize_t)
+    })
 }

@@ -188,6 +188,18 @@ pub fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// With errno as it was before.
+pub fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
+    // SAFETY: no arguments.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: this thread's.
+    let before = unsafe { errno.read() };
+    let result = call();
+    // SAFETY: this thread's.
+    unsafe { errno.write(before) };
+    result
+}
+
 /// As many bytes from there as there are, at most; gives how many.
 pub fn read_at(fd: c_int, to: &mut [u8], at: u64) -> usize {
     let a = [fd as usize, to.as_mut_ptr().addr(), to.len(), at as usize, 0];

@@ -1,11 +1,11 @@
 //! A process that was restored alone reads again what it had read before it failed. Others go on,
 //! and may write to the same files meanwhile: then all are rolled back.
 //!
-//! What is asked here, and when: at each file that is opened or read for the first time, while
-//! this process may be repeating something (that it has repeated all it knows of says nothing: who
-//! has received of it may not have reached it yet); and of all files when the coordinator asks
-//! whether that is over, since the C library's streams and mapped memory read unseen. No image of
-//! all is taken before that.
+//! What is asked here, and when: at each file that is opened or read for the first time, and
+//! after each call that has read, while this process may be repeating something (that it has
+//! repeated all it knows of says nothing: who has received of it may not have reached it yet);
+//! and of all files when the coordinator asks whether that is over, since the C library's streams
+//! and mapped memory read unseen. No image of all is taken before that.
 
 use crate::files::recorder::{self, Recorder};
 use crate::files::shared_io;

@@ -70,7 +70,7 @@ const KILLED_LATER: [&str; 5] = [
 const DIES_ONCE: [&str; 2] = ["--env", "DIE_ONCE=1"];
 /// How, what happens, and, where others are rolled back with the set of which a program is killed,
 /// what the reason has to name.
-const SHARED: [(Program, &[&str], Option<&str>); 13] = [
+const SHARED: [(Program, &[&str], Option<&str>); 14] = [
     (
         shared("each reads what another one writes", &["FOLDER", "GATE", "both"]),
         &["--kill-rank-after-checkpoint", "3@1"],
@@ -117,6 +117,11 @@ const SHARED: [(Program, &[&str], Option<&str>); 13] = [
         shared("it is written while it is read again", &["FOLDER", "GATE", "late"]),
         &DIES_ONCE,
         Some("shared.late"),
+    ),
+    (
+        shared("it is written amid of that", &["FOLDER", "GATE", "amid"]),
+        &DIES_ONCE,
+        Some("shared.amid"),
     ),
     (
         shared("one overwrites what another one has written", &["FOLDER", "GATE", "over"]),
