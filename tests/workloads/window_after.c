@@ -35,6 +35,19 @@ static void meet(int k)
     sums = mix(sums ^ all);
 }
 
+/* Who asks in vain, or calls MPI_Win_sync, may look at its window meanwhile, so nobody writes there
+ * directly from then on. If that came first after such a write, it would not be known whether it
+ * was seen: the first MPI_Win_sync below, of a rank that is late. */
+static void ask_in_vain(void)
+{
+    int got = 0, sent = 1, done = 0;
+    MPI_Request request;
+    MPI_Irecv(&got, 1, MPI_INT, me, 0, MPI_COMM_WORLD, &request);
+    MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    MPI_Send(&sent, 1, MPI_INT, me, 0, MPI_COMM_WORLD);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+}
+
 /* Without a call of MPI. */
 static void compute(void)
 {
@@ -57,6 +70,7 @@ int main(int argc, char **argv)
                      &shared, &window);
     memset(shared, 0, (LONG + 1) * sizeof *shared);
     const int to = (me + each) % np, from = (me + np - each) % np, first = me - me % each;
+    ask_in_vain();
     long wrong = 0;
     MPI_Barrier(MPI_COMM_WORLD);
     for (int k = 0; k < iterations; k++) {
