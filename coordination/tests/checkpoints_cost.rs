@@ -9,6 +9,14 @@ use rustbtl_fragments::ids::PeerId;
 
 const GOVERNED: Interval = Interval::Governed { share: 10 };
 
+/// Waits as long as anything takes.
+fn patient() -> CheckpointScheduler {
+    let (global_interval, patient) = (GOVERNED, 1_000_000);
+    let (quiescence_timeout_ms, store_timeout_ms) = (patient, patient);
+    let config = Config { global_interval, quiescence_timeout_ms, store_timeout_ms, ..config() };
+    CheckpointScheduler::new(config, &SETS, 1, 0)
+}
+
 /// A global checkpoint: 100 ms to stop and picture, then as long until it is stored everywhere.
 fn take(
     checkpoints: &mut CheckpointScheduler,
@@ -52,10 +60,7 @@ fn lost(
 
 #[test]
 fn the_interval_follows_from_what_the_rank_that_lost_most_has_lost() {
-    let (global_interval, patient) = (GOVERNED, 1_000_000);
-    let (quiescence_timeout_ms, store_timeout_ms) = (patient, patient);
-    let config = Config { global_interval, quiescence_timeout_ms, store_timeout_ms, ..config() };
-    let mut all = CheckpointScheduler::new(config, &SETS, 1, 0);
+    let mut all = patient();
     assert_eq!(take(&mut all, 1000, 400, &[(0, 400)]), GOVERNED_SECOND_MS, "had only begun");
     // 100 ms of pause alone are 1 % of 10 s.
     assert_eq!(take(&mut all, 100_000, 400, &[(0, 400), (0, 300)]), 10_000);
@@ -70,10 +75,7 @@ fn the_interval_follows_from_what_the_rank_that_lost_most_has_lost() {
 /// Replication at a low priority takes long and costs little.
 #[test]
 fn what_all_ranks_have_measured_to_the_end_counts_more_than_an_estimate() {
-    let (global_interval, patient) = (GOVERNED, 1_000_000);
-    let (quiescence_timeout_ms, store_timeout_ms) = (patient, patient);
-    let config = Config { global_interval, quiescence_timeout_ms, store_timeout_ms, ..config() };
-    let mut all = CheckpointScheduler::new(config, &SETS, 1, 0);
+    let mut all = patient();
     take(&mut all, 1000, 400, &[(0, 400)]);
     let estimate = take(&mut all, 100_000, 1000, &[(100, 200)]);
     assert_eq!(estimate, 110_000);
@@ -109,10 +111,7 @@ fn late_reports_order_no_checkpoint() {
 /// A checkpoint was given up: the next one waits twice as long, whatever the last one has cost.
 #[test]
 fn late_reports_bring_no_retry_forward() {
-    let (global_interval, patient) = (GOVERNED, 1_000_000);
-    let (quiescence_timeout_ms, store_timeout_ms) = (patient, patient);
-    let config = Config { global_interval, quiescence_timeout_ms, store_timeout_ms, ..config() };
-    let mut all = CheckpointScheduler::new(config, &SETS, 1, 0);
+    let mut all = patient();
     take(&mut all, 1000, 400, &[(400, 400)]);
     let first = last(&all);
     all.handle(50_000, Input::RequestGlobalCheckpoint { exit: false }).unwrap();

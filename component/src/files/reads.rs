@@ -48,16 +48,21 @@ pub fn functions() -> Vec<(&'static Function, usize)> {
     .to_vec()
 }
 
+#[inline]
+fn noted_of(fd: c_int) -> Option<&'static AtomicU32> {
+    usize::try_from(fd).ok().and_then(|fd| NOTED.get(fd))
+}
+
 /// Was it noted in this epoch, or is nothing to be noted?
 pub fn is_noted(fd: c_int) -> bool {
-    let noted = usize::try_from(fd).ok().and_then(|fd| NOTED.get(fd));
+    let noted = noted_of(fd);
     !recorder::is_on()
         || noted.is_none_or(|noted| noted.load(Ordering::Relaxed) >> 1 == recorder::epoch())
 }
 
 /// The number was closed, or is another file's now.
 pub fn forget(fd: c_int) {
-    if let Some(noted) = usize::try_from(fd).ok().and_then(|fd| NOTED.get(fd)) {
+    if let Some(noted) = noted_of(fd) {
         noted.store(0, Ordering::Relaxed);
     }
 }
@@ -65,7 +70,7 @@ pub fn forget(fd: c_int) {
 /// A call is going to read from this descriptor; it is made while the answer is held.
 #[inline]
 pub fn before(fd: c_int) -> InFlight {
-    let noted = usize::try_from(fd).ok().and_then(|fd| NOTED.get(fd));
+    let noted = noted_of(fd);
     let noted = noted.map_or(0, |noted| noted.load(Ordering::Relaxed));
     let epoch = recorder::epoch();
     if noted == 2 * epoch + 1 {
@@ -93,7 +98,7 @@ fn after(fd: c_int, call: InFlight) {
 
 #[cold]
 fn look_again(fd: c_int) {
-    let noted = usize::try_from(fd).ok().and_then(|fd| NOTED.get(fd));
+    let noted = noted_of(fd);
     let is_file = noted.is_some_and(|noted| noted.load(Ordering::Relaxed) & 1 == 0);
     if is_file && let Some(path) = Path::of_descriptor(fd) {
         watched::reads(path.bytes());
@@ -104,7 +109,7 @@ fn look_again(fd: c_int) {
 fn note(fd: c_int) -> InFlight {
     let set = |is_file: bool| {
         let value = 2 * recorder::epoch() + u32::from(!is_file);
-        if let Some(noted) = usize::try_from(fd).ok().and_then(|fd| NOTED.get(fd)) {
+        if let Some(noted) = noted_of(fd) {
             noted.store(value, Ordering::Relaxed);
         }
     };
