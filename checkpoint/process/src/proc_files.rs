@@ -194,6 +194,12 @@ impl<'a> MapLine<'a> {
     }
 }
 
+/// This machine since it was started: devices and inodes are its own.
+pub fn machine() -> std::io::Result<String> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(text.chars().filter(char::is_ascii_hexdigit).collect())
+}
+
 /// The lines of a text.
 pub fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty())

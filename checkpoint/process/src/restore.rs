@@ -15,12 +15,14 @@ mod inspect;
 mod plan;
 mod remote_syscalls;
 mod restorer;
+mod shared_name;
 mod shared_object;
 mod shared_registry;
 mod steps;
 mod threads;
 
 pub use inspect::{Summary, inspect, verify};
+pub use shared_name::NotNamed;
 pub use steps::restore;
 
 use crate::file_undo::NotPutBack;
@@ -59,8 +61,8 @@ pub struct RestoreOptions {
     pub payload: Vec<u8>,
     /// Where shared objects are registered; `None`: no other process shares them.
     pub shared: Option<SharedRegistry>,
-    /// Folders of files that were mapped shared and are left alone: the mapping gets the content in
-    /// memory instead. Session folders of Open MPI and PMIx always are.
+    /// Folders of files that are memory with a name: what maps one that is shared and writable gets
+    /// new memory under this name. Session folders of Open MPI and PMIx always are.
     pub detached: Vec<PathBuf>,
     /// Other processes that write to the same files continue: such files are not truncated to the
     /// size that they had, except those that are only appended to.
@@ -99,6 +101,8 @@ pub struct RestoredChild {
     pub restore_us: u64,
     /// Memory that it shares with others: to be held until they are restored, too.
     pub shared: Vec<OwnedFd>,
+    /// Memory that it shares under a name, and that has not got that.
+    pub not_named: Vec<NotNamed>,
     /// Files that are not what they were at the checkpoint.
     pub not_put_back: Vec<NotPutBack>,
 }

@@ -6,6 +6,11 @@
 const NAMES: [&[u8]; 6] =
     [b"ompi.", b"openmpi-sessions-", b"prte.", b"prted.", b"prterun.", b"pmix"];
 
+/// Is a folder of this name one of PMIx?
+pub fn is_pmix_folder(name: &[u8]) -> bool {
+    name.starts_with(b"pmix")
+}
+
 /// Is a folder of this name one of them?
 pub fn is_session_folder(name: &[u8]) -> bool {
     NAMES.iter().any(|begin| name.starts_with(begin))

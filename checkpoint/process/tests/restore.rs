@@ -5,6 +5,7 @@ mod common;
 use common::{Answer, Subject, copy_program, program, scratch};
 use rustbtl_process::dump::{Compression, History, WriteOptions, write_next_image};
 use rustbtl_process::restore::{Ids, RestoreOptions, SharedRegistry, verify};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -384,6 +385,8 @@ fn checkpoint_both(both: &mut [Subject; 2], images: &[PathBuf; 2]) {
 
 #[test]
 fn two_processes_share_their_memory_in_every_generation() {
+    /// Generations whose memory has a name.
+    const NAMED: usize = 2;
     let folder = scratch("shared");
     let path = program("shared.c", &[]);
     // Of files there, the memory is what counts.
@@ -397,7 +400,13 @@ fn two_processes_share_their_memory_in_every_generation() {
     let images = ["image 0", "image 1"].map(|name| folder.join(name));
     for generation in 1..=4 {
         std::thread::sleep(std::time::Duration::from_millis(50));
+        // As most programs do when all have opened it; after that it has no name.
+        let has_name = generation <= NAMED;
+        if generation == NAMED + 1 {
+            std::fs::remove_file(&file).unwrap();
+        }
         checkpoint_both(&mut both, &images);
+        // The name is made again, and given to the new memory.
         if generation == 1 {
             std::fs::remove_file(&file).unwrap();
         }
@@ -417,7 +426,12 @@ fn two_processes_share_their_memory_in_every_generation() {
         std::fs::remove_dir_all(&place.folder).unwrap();
         for subject in &both {
             let maps = std::fs::read_to_string(format!("/proc/{}/maps", subject.pid)).unwrap();
-            assert!(maps.contains("/memfd:rustbtl-shared (deleted)"), "{maps}");
+            assert_eq!(maps.contains("/memfd:rustbtl-shared (deleted)"), !has_name, "{maps}");
+            if has_name {
+                let inode = std::fs::metadata(&file).unwrap().ino();
+                assert!(maps.contains(&format!("{inode} ")), "{inode} in {maps}");
+                assert!(maps.contains(&format!("{}\n", file.display())), "{maps}");
+            }
         }
     }
     // The program runs until it is sent a signal.

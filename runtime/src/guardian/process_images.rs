@@ -12,7 +12,7 @@ use rustbtl_process::ProcessImageError;
 use rustbtl_process::dump::{self, History, WriteOptions};
 use rustbtl_process::file_undo::NotPutBack;
 use rustbtl_process::private_files::Folder;
-use rustbtl_process::restore::{self, RestoreOptions, SharedRegistry};
+use rustbtl_process::restore::{self, NotNamed, RestoreOptions, SharedRegistry};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
@@ -76,6 +76,19 @@ fn name_files(image: &Path, files: &[NotPutBack]) {
         report!(
             "{} was restored, but {} is not put back to what it was at that checkpoint: {reason}. \
              The program had not read it since, and writes it again",
+            image.display(),
+            path.display()
+        );
+    }
+}
+
+/// Who opens it by its name afterwards finds something else.
+fn name_memory(image: &Path, memory: &[NotNamed]) {
+    for NotNamed { path, reason } in memory {
+        report!(
+            "{} was restored, but the memory that it shares as {} has not got this name again: \
+             {reason}. Processes that have it share it; one that opens it by its name from now on \
+             does not: let the program do that soon after it was made",
             image.display(),
             path.display()
         );
@@ -165,6 +178,7 @@ impl ImageStore for ProcessImages {
         match restored {
             Ok(child) => {
                 name_files(image, &child.not_put_back);
+                name_memory(image, &child.not_named);
                 keep(child.shared);
                 Ok(child.pid as Pid)
             }

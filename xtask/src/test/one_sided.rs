@@ -30,6 +30,24 @@ const ORDERED: Program = Program {
         arguments: &["FOLDER", "GATE", "ordered"],
     },
 };
+/// Ranks that open memory of others by its name, after a checkpoint.
+const NAMED: Program = Program {
+    name: "memory with a name",
+    what: What::Hash {
+        source: "shared_by_name.c",
+        iterations: 400,
+        arguments: &["GATE", "/dev/shm"],
+    },
+};
+/// The same, where Open MPI's components have such memory.
+const IN_SESSION: Program = Program {
+    name: "memory with a name in a folder of Open MPI's",
+    what: What::Hash {
+        source: "shared_by_name.c",
+        iterations: 400,
+        arguments: &["GATE", "FOLDER/ompi.n0.0"],
+    },
+};
 const ITERATIONS: u64 = 400;
 
 /// The last rank ends itself when there is a file.
@@ -120,6 +138,14 @@ pub fn run_over(tier: &mut Tier, over: &Over) {
             ..program
         },
         Together {
+            what: "memory with a name that sets share: 2 × 2",
+            program: &NAMED,
+            options: BY_CORE,
+            sets: 4,
+            reason: LEAVES_THE_SET,
+            ..program
+        },
+        Together {
             what: "the size of a file: 2 × 2",
             program: &SIZE,
             options: NOT_RECORDED,
@@ -151,6 +177,18 @@ pub fn run_over(tier: &mut Tier, over: &Over) {
     tier.check("one-sided: a shared window rolls back with its set: 2 × 2", || {
         rolls_back(over, &SHARED_WINDOW, (2, 2), "checkpoint_completed@2=rank:3")
     });
+    for (program, shape, who) in [
+        (&NAMED, (2, 2), "rank:3"),
+        (&NAMED, (3, 2), "node:1"),
+        (&NAMED, (1, 3), "rank:1"),
+        (&IN_SESSION, (2, 2), "rank:3"),
+    ] {
+        let (nodes, ppn) = shape;
+        let what = format!("{}: {who}: {nodes} × {ppn}", program.name);
+        tier.check(&format!("one-sided: opened after it was restored: {what}"), || {
+            rolls_back(over, program, shape, &format!("checkpoint_completed@2={who}"))
+        });
+    }
     tier.check("one-sided: the whole job rolls back: 1 × 3", || {
         rolls_back(over, &WINDOW, (1, 3), "checkpoint_completed@2=rank:1")
     });

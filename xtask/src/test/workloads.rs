@@ -41,8 +41,8 @@ pub enum What {
         source: &'static str,
         /// Iterations to begin with.
         iterations: u64,
-        /// Arguments behind the iterations; `FOLDER` is one that it may write to, `GATE` the file
-        /// that says how far it may go (see [`open_gate`]).
+        /// Arguments behind the iterations; `FOLDER` is one that it may write to (also at the
+        /// beginning of a path), `GATE` the file that says how far it may go (see [`open_gate`]).
         arguments: &'static [&'static str],
     },
     /// HPCC, which writes a file.
@@ -217,7 +217,7 @@ impl Program {
         let place = |word: &&str| match *word {
             "FOLDER" => folder.clone(),
             "GATE" => gate(scratch).display().to_string(),
-            _ => word.to_string(),
+            _ => word.replace("FOLDER/", &format!("{folder}/")),
         };
         command.extend(arguments.iter().map(place));
         Ok(command)

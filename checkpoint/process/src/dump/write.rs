@@ -309,10 +309,8 @@ impl Gathered {
             KernelCode { start: map.start, bytes: &bytes }.encode(&mut self.metadata);
         }
         Processor { flags: processor::flags().as_bytes() }.encode(&mut self.metadata);
-        let boot = "/proc/sys/kernel/random/boot_id";
-        let boot = fs::read(boot).map_err(ProcessImageError::system(boot))?;
-        let boot: Vec<u8> = boot.into_iter().filter(u8::is_ascii_hexdigit).collect();
-        Origin { boot: &boot }.encode(&mut self.metadata);
+        let boot = proc_files::machine().map_err(ProcessImageError::system("boot_id in /proc"))?;
+        Origin { boot: boot.as_bytes() }.encode(&mut self.metadata);
         Ok(())
     }
 }

@@ -19,9 +19,14 @@ const ENVIRONMENT_BYTES_MAX: u64 = 4 << 20;
 /// reports it.
 pub fn make_working_directory(path: &[u8]) {
     let path = Path::new(OsStr::from_bytes(path));
-    if OF_A_NODE.iter().any(|place| path.starts_with(place)) {
+    if is_of_a_node(path) {
         make(path);
     }
+}
+
+/// Is it a folder that each node has for itself?
+pub fn is_of_a_node(path: &Path) -> bool {
+    OF_A_NODE.iter().any(|place| path.starts_with(place))
 }
 
 /// Makes the folder that TMPDIR names in the environment with which the process was started; its

@@ -1,6 +1,6 @@
 //! Objects that are mapped shared (or were files without a name): restored in memory that has no
-//! name, so that the next snapshot finds them as what they are. Where several processes share one,
-//! they find it by `shared_registry.rs`.
+//! name, or has the one that it had (`shared_name.rs`), so that the next snapshot finds them as
+//! what they are. Where several processes share one, they find it by `shared_registry.rs`.
 //!
 //! Invariant: each page of an object is written once, by the first process that has it, before any
 //! process runs that could change it; a page that is there is not overwritten. So the order in
@@ -12,9 +12,10 @@
 
 use super::SharedRegistry;
 use super::image_file::{ImageFile, ReadBuffers};
+use super::shared_name::{NotNamed, SharedName};
 use super::shared_registry::{RegistryEntry, memory};
 use crate::error::ProcessImageError;
-use crate::session_folders::is_session_folder;
+use crate::session_folders::{is_pmix_folder, is_session_folder};
 use core::ops::Range;
 use rustbtl_checkpoint::image::record::SharedObject;
 use std::ffi::OsStr;
@@ -26,14 +27,15 @@ use std::path::{Path, PathBuf};
 
 const PAGE: usize = 4096;
 
-/// Makes the object, or finds it, and fills what is missing. `origin`: the machine that it is of.
+/// Makes the object, or finds it, and fills what is missing. `origin`: the machine that it is of;
+/// `name`: where it is to have one.
 pub fn make(
     image: &ImageFile,
     object: &SharedObject<'_>,
-    origin: &str,
+    (origin, name): (&str, Option<&SharedName<'_>>),
     bytes: u64,
     registry: Option<&SharedRegistry>,
-) -> Result<File, ProcessImageError> {
+) -> Result<(File, Option<NotNamed>), ProcessImageError> {
     let shown = String::from_utf8_lossy(object.path).into_owned();
     let failed = || ProcessImageError::system(format!("shared memory {shown}"));
     // No other process fills it, or uses what is not filled, until this is dropped.
@@ -44,29 +46,64 @@ pub fn make(
         }
         None => None,
     };
-    let file = entry.as_ref().map_or_else(memory, RegistryEntry::object)?;
+    let mut not_named = None;
+    let mut new = || match name.map(SharedName::memory) {
+        Some(Ok(named)) => Ok(named),
+        Some(Err(reason)) => {
+            not_named = name.map(|name| name.not_given(reason));
+            memory()
+        }
+        None => memory(),
+    };
+    let file = match &entry {
+        Some(entry) => entry.object(new)?,
+        None => new()?,
+    };
     if file.metadata().map_err(failed())?.len() < bytes {
         file.set_len(bytes).map_err(failed())?;
     }
-    let in_pieces = memory_is_in_pieces().map_err(failed())?;
+    // A file system may make larger pieces, too.
+    let in_pieces = name.is_some() || memory_is_in_pieces().map_err(failed())?;
     let mut buffers = ReadBuffers::default();
     let own = image.blocks.iter().filter(|block| u32::from(block.space) == object.space);
     for block in own {
         let data = image.block(block, &mut buffers)?;
         fill(&file, block.address, data, in_pieces).map_err(failed())?;
     }
-    Ok(file)
+    Ok((file, not_named))
 }
 
-/// The file that a shared mapping wrote to, if its content is to be restored: it has a name, and
-/// lies neither in a folder that is `detached` nor in a session folder of Open MPI or PMIx, whose
-/// processes may have ended, or be others.
-pub fn path_of<'a>(path: &'a [u8], detached: &[PathBuf]) -> Option<&'a Path> {
-    let named = path.starts_with(b"/") && !path.ends_with(b" (deleted)");
-    let path = Some(Path::new(OsStr::from_bytes(path))).filter(|_| named)?;
-    let session = path.components().any(|part| is_session_folder(part.as_os_str().as_bytes()));
-    let apart = session || detached.iter().any(|folder| path.starts_with(folder));
-    (!apart).then_some(path)
+/// What a shared mapping was of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind<'a> {
+    /// A file that was written to: its content is restored there.
+    File(&'a Path),
+    /// Memory under a name: it lies in a folder that is `detached`, or in a session folder of Open
+    /// MPI and was written to.
+    NamedMemory(&'a Path),
+    /// Memory whose name was removed, or that had none. Or what is not the program's: a file that
+    /// was only read, and what is PMIx's, whose server may be another one.
+    Memory,
+}
+
+impl<'a> Kind<'a> {
+    /// By the path in /proc/PID/maps.
+    pub fn of(path: &'a [u8], writes: bool, detached: &[PathBuf]) -> Self {
+        if !path.starts_with(b"/") || path.ends_with(b" (deleted)") {
+            return Self::Memory;
+        }
+        let path = Path::new(OsStr::from_bytes(path));
+        let mut folders = path.components().map(|part| part.as_os_str().as_bytes());
+        let pmix = folders.clone().any(is_pmix_folder);
+        let session = folders.any(is_session_folder);
+        match detached.iter().any(|folder| path.starts_with(folder)) {
+            _ if pmix => Self::Memory,
+            true => Self::NamedMemory(path),
+            false if !writes => Self::Memory,
+            false if session => Self::NamedMemory(path),
+            false => Self::File(path),
+        }
+    }
 }
 
 /// Restores the content in the file itself: what the mapping had at the checkpoint.
@@ -170,6 +207,25 @@ mod tests {
             let pages: Vec<u8> = all.chunks(PAGE).map(|page| page[0]).collect();
             assert!(all.chunks(PAGE).all(|page| page.iter().all(|&byte| byte == page[0])));
             assert_eq!(pages, [0, 1, 9, if in_pieces { 3 } else { 0 }, 4, 0], "{in_pieces}");
+        }
+    }
+
+    #[test]
+    fn memory_with_a_name_is_told_from_files() {
+        let detached = [PathBuf::from("/dev/shm")];
+        let of = |path: &'static str| Kind::of(path.as_bytes(), true, &detached);
+        let read = |path: &'static str| Kind::of(path.as_bytes(), false, &detached);
+        for path in ["/dev/shm/of the program", "/tmp/ompi.n1.0/pid.7/1/shared_window_3.n1"] {
+            assert_eq!(of(path), Kind::NamedMemory(Path::new(path)));
+        }
+        assert_eq!(of("/scratch/table"), Kind::File(Path::new("/scratch/table")));
+        let other = "/dev/shm/of another";
+        assert_eq!(read(other), Kind::NamedMemory(Path::new(other)));
+        assert_eq!(read("/scratch/table"), Kind::Memory);
+        assert_eq!(read("/tmp/ompi.n1.0/pid.7/hwloc.sm"), Kind::Memory);
+        let segment = "/tmp/ompi.n1.0/pid.7/pmix_dstor_ds21_7/initial-pmix_shared-segment-0";
+        for path in [segment, "/dev/shm/a (deleted)", "/memfd:a (deleted)", "", "[heap]"] {
+            assert_eq!(of(path), Kind::Memory, "{path}");
         }
     }
 

@@ -1,9 +1,9 @@
 //! Where processes of a node that shared memory find it when they are restored.
 //!
-//! The memory itself has no name, now or later: it is a memfd that the first process makes and
-//! holds open. In the folder of the registry is a small file for each object, which names that
-//! process: `PID START NUMBER INODE`. The others open its descriptor through /proc, which needs the
-//! right to read its memory. The lock on the small file is the lock on the object.
+//! The first process makes the memory and holds it open; it needs no name. In the folder of the
+//! registry is a small file for each object, which names that process: `PID START NUMBER DEVICE
+//! INODE`. The others open its descriptor through /proc, which needs the right to read its memory.
+//! The lock on the small file is the lock on the object.
 
 use super::SharedRegistry;
 use crate::error::ProcessImageError;
@@ -12,7 +12,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Longest note that is read.
 const NOTE_BYTES_MAX: u64 = 256;
@@ -30,6 +30,7 @@ struct Holder {
     /// When it was started: process ids are reused.
     start: u64,
     number: RawFd,
+    device: u64,
     inode: u64,
 }
 
@@ -50,7 +51,10 @@ impl RegistryEntry {
     }
 
     /// The object. The first process makes it, and holds it open until all have it.
-    pub fn object(&self) -> Result<File, ProcessImageError> {
+    pub fn object(
+        &self,
+        make: impl FnOnce() -> Result<File, ProcessImageError>,
+    ) -> Result<File, ProcessImageError> {
         let shown = || self.path.display().to_string();
         let mut text = String::new();
         let read = (&self.note).take(NOTE_BYTES_MAX).read_to_string(&mut text);
@@ -59,7 +63,7 @@ impl RegistryEntry {
         if let Some(holder) = Holder::parse(&text).filter(Holder::is_alive) {
             return holder.open();
         }
-        let object = memory()?;
+        let object = make()?;
         let note = Holder::of(&object).map_err(ProcessImageError::system(shown()))?;
         let write = || {
             let mut file = &self.note;
@@ -76,13 +80,14 @@ impl Holder {
     /// This process, with this object.
     fn of(object: &File) -> std::io::Result<Self> {
         let pid = std::process::id();
-        let inode = object.metadata()?.ino();
+        let (device, inode) = (object.metadata()?.dev(), object.metadata()?.ino());
         let start = start_of(pid).ok_or(std::io::ErrorKind::InvalidData)?;
-        Ok(Self { pid, start, number: object.as_raw_fd(), inode })
+        Ok(Self { pid, start, number: object.as_raw_fd(), device, inode })
     }
 
     fn text(self) -> String {
-        format!("{} {} {} {}\n", self.pid, self.start, self.number, self.inode)
+        let Self { pid, start, number, device, inode } = self;
+        format!("{pid} {start} {number} {device} {inode}\n")
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -92,6 +97,7 @@ impl Holder {
             pid: next()?.parse().ok()?,
             start: next()?.parse().ok()?,
             number: next()?.parse().ok()?,
+            device: next()?.parse().ok()?,
             inode: next()?.parse().ok()?,
         };
         next().is_none().then_some(holder)
@@ -108,17 +114,12 @@ impl Holder {
         let failed = || ProcessImageError::system(shown.clone());
         let file = OpenOptions::new().read(true).write(true).open(&path).map_err(failed())?;
         let found = file.metadata().map_err(failed())?;
-        let name = fs::read_link(&path).map_err(failed())?;
-        if found.ino() != self.inode || found.nlink() != 0 || !is_memory(&name) {
+        if (found.dev(), found.ino()) != (self.device, self.inode) {
             let reason = "it has closed it: restart the job once more";
             return Err(ProcessImageError::Refused { what: shown, reason });
         }
         Ok(file)
     }
-}
-
-fn is_memory(name: &Path) -> bool {
-    name.to_string_lossy().starts_with("/memfd:rustbtl-shared")
 }
 
 /// When a process was started, in ticks since the machine was (field 22 of /proc/PID/stat); `None`
@@ -158,9 +159,8 @@ mod tests {
     #[test]
     fn the_second_finds_what_the_first_has_made_and_it_has_no_name() {
         let registry = registry("meet");
-        let first = RegistryEntry::lock(&registry, "o").unwrap().object().unwrap();
-        let second = RegistryEntry::lock(&registry, "o").unwrap().object().unwrap();
-        let other = RegistryEntry::lock(&registry, "p").unwrap().object().unwrap();
+        let object = |name| RegistryEntry::lock(&registry, name).unwrap().object(memory).unwrap();
+        let [first, second, other] = ["o", "o", "p"].map(object);
         let identity =
             |file: &File| (file.metadata().unwrap().dev(), file.metadata().unwrap().ino());
         assert_eq!(identity(&first), identity(&second));
@@ -176,10 +176,10 @@ mod tests {
         let own = Holder::of(&memory().unwrap()).unwrap();
         for gone in [Holder { start: own.start + 1, ..own }, Holder { pid: u32::MAX, ..own }] {
             fs::write(&path, gone.text()).unwrap();
-            assert!(RegistryEntry::lock(&registry, "o").unwrap().object().is_ok());
+            assert!(RegistryEntry::lock(&registry, "o").unwrap().object(memory).is_ok());
             assert_ne!(fs::read_to_string(&path).unwrap(), gone.text());
         }
-        for nonsense in ["", "1 2 3", "1 2 3 4 5\n", "a b c d\n", "1 2 3 4"] {
+        for nonsense in ["", "1 2 3", "1 2 3 4\n", "1 2 3 4 5 6\n", "a b c d e\n", "1 2 3 4 5"] {
             assert_eq!(Holder::parse(nonsense), None, "{nonsense:?}");
         }
         fs::remove_dir_all(&registry.folder).unwrap();
@@ -188,10 +188,9 @@ mod tests {
     #[test]
     fn an_object_that_its_holder_has_closed_is_refused() {
         let registry = registry("closed");
-        drop(RegistryEntry::lock(&registry, "o").unwrap().object().unwrap());
-        let Err(error) = RegistryEntry::lock(&registry, "o").unwrap().object() else {
-            panic!("it is there");
-        };
+        let object = || RegistryEntry::lock(&registry, "o").unwrap().object(memory);
+        drop(object().unwrap());
+        let Err(error) = object() else { panic!("it is there") };
         assert!(error.to_string().contains("/proc/"), "{error}");
         fs::remove_dir_all(&registry.folder).unwrap();
     }

@@ -9,7 +9,8 @@ use super::image_file::{ImageFile, ReadBuffers};
 use super::plan::{self, Plan};
 use super::remote_syscalls::{Mmap, RemoteSyscalls};
 use super::restorer::{Start, span};
-use super::shared_object;
+use super::shared_name::{NotNamed, SharedName};
+use super::shared_object::{self, Kind};
 use super::threads::{self, PreparedThread};
 use super::{Ids, RestoreOptions, RestoredChild};
 use crate::error::ProcessImageError;
@@ -49,7 +50,7 @@ pub fn restore(path: &Path, options: RestoreOptions) -> Result<RestoredChild, Pr
         let what = format!("a payload of {} bytes", options.payload.len());
         return Err(ProcessImageError::Refused { what, reason: "64 KiB are the limit" });
     }
-    let objects = make_objects(&image, &plan, &options)?;
+    let (objects, not_named) = make_objects(&image, &plan, &options)?;
     let mut restoring = Restoring::begin(&mut plan, &options, &objects)?;
     restoring.map_memory()?;
     let filled_bytes = restoring.fill(&image, options.threads)?;
@@ -69,6 +70,7 @@ pub fn restore(path: &Path, options: RestoreOptions) -> Result<RestoredChild, Pr
         filled_bytes,
         restore_us,
         shared,
+        not_named,
         not_put_back: files.not_put_back,
     })
 }
@@ -80,8 +82,8 @@ fn make_objects(
     image: &ImageFile,
     plan: &Plan<'_>,
     options: &RestoreOptions,
-) -> Result<Objects, ProcessImageError> {
-    let mut made = Objects::new();
+) -> Result<(Objects, Vec<NotNamed>), ProcessImageError> {
+    let (mut made, mut not_named) = (Objects::new(), Vec::new());
     for shared in &plan.objects {
         let key = (shared.device, shared.inode);
         // Not those of mappings that the process has excluded.
@@ -102,16 +104,23 @@ fn make_objects(
         // The exact size of a file that was open, else the pages that were mapped.
         let open = plan.descriptors.all.iter().find(|open| same(open.device, open.inode));
         let bytes = open.map_or(shared.bytes, |open| open.b);
-        let named = shared_object::path_of(shared.path, &options.detached).filter(|_| writes);
-        let file = match named {
-            Some(path) => shared_object::write_back(image, shared, path)?,
-            None => {
-                shared_object::make(image, shared, plan.origin, bytes, options.shared.as_ref())?
+        let name = match Kind::of(shared.path, writes, &options.detached) {
+            Kind::File(path) => {
+                made.insert(key, shared_object::write_back(image, shared, path)?);
+                continue;
             }
+            Kind::NamedMemory(path) => {
+                let is_here = writes && proc_files::machine().is_ok_and(|here| here == plan.origin);
+                Some(SharedName { path, known: is_here.then_some(key) })
+            }
+            Kind::Memory => None,
         };
+        let (origin, registry) = ((plan.origin, name.as_ref()), options.shared.as_ref());
+        let (file, failed) = shared_object::make(image, shared, origin, bytes, registry)?;
         made.insert(key, file);
+        not_named.extend(failed);
     }
-    Ok(made)
+    Ok((made, not_named))
 }
 
 struct Restoring<'a, 'b> {
