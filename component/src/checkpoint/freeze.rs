@@ -1,5 +1,6 @@
 //! What is part of this process' image and what is not, and taking it.
 
+use crate::checkpoint::parted_memory;
 use crate::checkpoint::shared_memory_barrier::SharedMemoryBarrier;
 use crate::checkpoint::state::Checkpoint;
 use crate::engine::driver_state::Driver;
@@ -69,6 +70,9 @@ pub(crate) fn take(
     let (mut dropped, mut exclude) = left_out(driver);
     checkpoint.verbs.leave_out(&mut dropped, &mut exclude);
     dropped.extend(files.iter().flat_map(Beginning::descriptors));
+    let shares = checkpoint.sharing.shares;
+    checkpoint.shared_memory =
+        if shares { parted_memory::of_this_process(&exclude) } else { Vec::new() };
     let record = files.as_ref().map(Beginning::record);
     let dead = unused_ranges(&driver.host.log);
     let muted: Vec<RawFd> = crate::os::pmix::server_socket().into_iter().collect();

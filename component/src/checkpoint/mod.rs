@@ -6,6 +6,7 @@ pub mod determinant_flush;
 pub mod freeze;
 pub mod guardian_link;
 pub mod log_pressure;
+pub(crate) mod parted_memory;
 pub mod phases;
 pub(crate) mod replays_over;
 pub mod requests;

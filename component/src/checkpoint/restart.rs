@@ -1,5 +1,6 @@
 //! A process that was restored from an image: everything that ties it to others is set up again.
 
+use crate::checkpoint::parted_memory::parted_from;
 use crate::checkpoint::state::{Checkpoint, Ending};
 use crate::determinants::piggyback;
 use crate::engine::driver_state::Driver;
@@ -64,6 +65,7 @@ pub(crate) fn resume_after_restart(
         set: driver.host.set,
         segment: String::new(),
         addresses: driver.host.transports.addresses(),
+        shared_memory: checkpoint.shared_memory.clone(),
     };
     checkpoint.send(&hello(driver, endpoint.encode()));
     let (endpoints, restarted) = checkpoint.endpoints();
@@ -90,6 +92,11 @@ pub(crate) fn resume_after_restart(
     if let Some(peer) = driver.parted_by_restore() {
         let who = driver.host.describe(peer);
         driver.host.glue.fatal("parted-window", &[&who]);
+    }
+    let (own, here) = (&checkpoint.shared_memory, &driver.host.node);
+    if let Some(other) = parted_from(own, here, driver.host.endpoints.values()) {
+        let who = format!("rank {} on node {}", other.rank, other.node);
+        driver.host.glue.fatal("parted-memory", &[&who]);
     }
     checkpoint.restore_verbs(id);
     driver.restore_program_clocks();

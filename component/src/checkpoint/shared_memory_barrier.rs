@@ -91,22 +91,23 @@ const APART: &str = "it shares memory, and was rolled back without processes of 
                      sets of its node, with which it may share it";
 
 /// The mapped file of a line of /proc/self/maps.
-fn name_of(line: &[u8]) -> &[u8] {
+pub(super) fn name_of(line: &[u8]) -> &[u8] {
     line.iter().position(|&byte| byte == b'/').map_or(&[][..], |at| &line[at..])
 }
 
 /// Is what a line of /proc/self/maps tells of the program's, and not Open MPI's, an adapter's, or
 /// ours? (Windows say themselves whether others have them.)
-fn is_of_program(line: &[u8]) -> bool {
+pub(super) fn is_of_program(line: &[u8]) -> bool {
     let name = name_of(line);
     let is_of_others = |part: &[u8]| is_session_folder(part) || part == b"infiniband";
     !name.split(|&byte| byte == b'/').any(is_of_others)
         && !name.starts_with(b"/memfd:rustbtl-window")
+        && !name.starts_with(b"/memfd:rustbtl-of-server")
 }
 
 /// Does a line of /proc/self/maps tell of memory that others may write? Who can only read it has
 /// it in his image, too, if it has no name that stays, and may be restored first.
-fn is_shared(line: &[u8], without: &[Range<usize>]) -> bool {
+pub(super) fn is_shared(line: &[u8], without: &[Range<usize>]) -> bool {
     let mut words = line.split(|&byte| byte == b' ');
     let (Some(range), Some(rights)) = (words.next(), words.next()) else { return false };
     let name = name_of(line);
@@ -378,6 +379,7 @@ mod tests {
             ("/dev/shm/x", true),
             ("/memfd:rustbtl-shared (deleted)", true),
             ("/memfd:rustbtl-window (deleted)", false),
+            ("/memfd:rustbtl-of-server (deleted)", false),
             ("/tmp/ompi.n0.0/pid.7/pmix_dstor/smlockseg", false),
             ("/dev/infiniband/uverbs0", false),
         ] {

@@ -75,6 +75,8 @@ pub(crate) struct Checkpoint {
     pub(crate) phases: Phases,
     pub(crate) flush_state: DeterminantFlush,
     pub(crate) sharing: Sharing,
+    /// What it shares in the image that it is made of, or that was made last.
+    pub(crate) shared_memory: Vec<u64>,
     /// When the job was started, ranks of this node were of several sets.
     pub(crate) several_sets: bool,
     pub(crate) drain: CollectiveDraining,

@@ -191,6 +191,7 @@ pub fn start(
             phases: Phases::default(),
             flush_state: DeterminantFlush::default(),
             sharing: Sharing::default(),
+            shared_memory: Vec::new(),
             several_sets,
             drain: CollectiveDraining::default(),
             verbs,

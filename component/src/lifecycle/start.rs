@@ -189,6 +189,7 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &JobInfo) -> Started {
         set: SetId(peers.of_rank(chosen.set.0).0),
         segment: transports.segment_name(),
         addresses: transports.addresses(),
+        shared_memory: Vec::new(),
     };
 
     let cost = LogCost::new(config.overhead_max);

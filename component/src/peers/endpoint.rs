@@ -6,6 +6,7 @@
 //! u32 rank, u32 size, u32 pid, u16 incarnation, u64 policy fingerprint, u32 set,
 //! policy, name of the node's segment,
 //! u8 number of networks, for each: its name, address
+//! u16 number of shared objects, u64 each
 //! ```
 //! Strings and blobs: u16 length, then the bytes. Integers are little endian.
 
@@ -42,6 +43,9 @@ pub struct Endpoint {
     pub segment: String,
     /// By the name of each network that it has: the network's own encoding.
     pub addresses: BTreeMap<String, Vec<u8>>,
+    /// Of one that was restored: memory that it shares with others of its node
+    /// (`checkpoint::parted_memory`).
+    pub shared_memory: Vec<u64>,
 }
 
 /// Why an endpoint is of no use.
@@ -85,6 +89,10 @@ impl<'a> Reader<'a> {
         let count: u8 = self.number()?;
         (0..count).map(|_| Ok((self.text()?, self.blob()?.to_vec()))).collect()
     }
+    fn numbers(&mut self) -> Result<Vec<u64>, EndpointError> {
+        let count: u16 = self.number()?;
+        (0..count).map(|_| self.number()).collect()
+    }
     fn text(&mut self) -> Result<String, EndpointError> {
         String::from_utf8(self.blob()?.to_vec()).map_err(|_| EndpointError::Damaged)
     }
@@ -115,6 +123,9 @@ impl Endpoint {
             put(&mut out, name.as_bytes());
             put(&mut out, address);
         }
+        let shared = &self.shared_memory[..self.shared_memory.len().min(usize::from(u16::MAX))];
+        (shared.len() as u16).append(&mut out);
+        shared.iter().for_each(|object| object.append(&mut out));
         out
     }
 
@@ -141,6 +152,7 @@ impl Endpoint {
             policy_text: reader.text()?,
             segment: reader.text()?,
             addresses: reader.addresses()?,
+            shared_memory: reader.numbers()?,
         };
         if reader.0.is_empty() { Ok(endpoint) } else { Err(EndpointError::Damaged) }
     }
@@ -162,6 +174,7 @@ mod tests {
             set: SetId(2),
             segment: "rustbtl-0-aa".into(),
             addresses: BTreeMap::from([("tcp".into(), vec![1, 2, 3])]),
+            shared_memory: vec![7, u64::MAX],
         }
     }
 

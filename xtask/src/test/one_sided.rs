@@ -6,6 +6,8 @@
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::job::{Outcome, TestJob};
 use super::local_storage;
 use super::mpi::{self, Over};
@@ -174,6 +176,7 @@ pub fn run_over(tier: &mut Tier, over: &Over) {
             tier.check(&title, || ends(over, &case, code));
         }
     }
+    tier.check("one-sided: memory that sets of a lost node share: 3 × 2", || sharers(over));
     tier.check("one-sided: a shared window rolls back with its set: 2 × 2", || {
         rolls_back(over, &SHARED_WINDOW, (2, 2), "checkpoint_completed@2=rank:3")
     });
@@ -231,6 +234,32 @@ fn roll_back_together(over: &Over, case: &Together) -> Result<()> {
     outcome.must(outcome.said().contains(reason), &format!("it should report: {reason}"))?;
     let together = events.contains("\"event\":\"global_rollback\"");
     outcome.must_by(together, "all should roll back together", &events)
+}
+
+/// Ranks of a lost node, each a set of its own, share memory: they are placed on one node again,
+/// although each node has the images and the next rank would go to the node with fewer.
+fn sharers(over: &Over) -> Result<()> {
+    let (program, shape) = (&SHARED_WINDOW, (3, 2));
+    let scratch = Scratch::new("sharers")?;
+    let undisturbed = program.job_over(over, shape, ITERATIONS, &scratch)?.run()?;
+    let answer = program.answer(&undisturbed, &scratch)?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    let job = program.job_over(over, shape, ITERATIONS, &scratch)?.with(BY_CORE);
+    let held = format!("{}.reached", workloads::gate(&scratch).display());
+    let job = workloads::protected(job, &checkpoints)
+        .with(&["--checkpoint-at", "0", "--checkpoint-when", &held])
+        .with(&["--kill-at-event", "checkpoint_completed@2=node:1"]);
+    let events = || workloads::events(&checkpoints).unwrap_or_default();
+    let known = || local_storage::all_have_replayed(&events(), 6);
+    let outcome = workloads::run_until(&job, &scratch, ITERATIONS / 2, known)?;
+    program.must_answer(&outcome, &scratch, &answer)?;
+    must_be_clean(&outcome)?;
+    let events = events();
+    let placed = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let placed = placed.filter(|event| event["event"] == "rank_placed");
+    let nodes: Vec<Value> = placed.map(|event| event["node"].clone()).collect();
+    let together = nodes.len() == 2 && nodes[0] == nodes[1];
+    outcome.must_by(together, "both should be placed on one node", &events)
 }
 
 /// What bypasses rustbtl is in no image: nobody is rolled back, the job ends with this exit code,

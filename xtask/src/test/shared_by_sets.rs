@@ -23,6 +23,10 @@ const MEMORY: [&str; 2] = ["window", "own"];
 const LATE: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(60);
 const RIGHT: &str = "HASH 0 counters are wrong";
+/// Windows over components of Open MPI.
+const THEIRS: [&str; 3] = ["--mca", "vprotocol_correlated_one_sided", "0"];
+const PARTED_WINDOW: &str = "Two processes that share the memory of a window";
+const PARTED_MEMORY: &str = "Two processes that shared memory of a node";
 
 /// All cases.
 pub fn run(tier: &mut Tier) {
@@ -34,13 +38,25 @@ pub fn run(tier: &mut Tier) {
             rolled_back(memory)
         });
     }
+    for (memory, options, reason) in [
+        ("window", &[][..], PARTED_WINDOW),
+        ("window", &THEIRS[..], PARTED_MEMORY),
+        ("own", &[][..], PARTED_MEMORY),
+    ] {
+        let title = format!("memory of a node, {memory} {}: not on two nodes", options.join(" "));
+        tier.check(&title, || parted(memory, options, reason));
+    }
 }
 
 fn job(scratch: &Scratch, memory: &str) -> Result<TestJob> {
+    Ok(job_of_a_node(scratch, memory)?.with(&SINGLE))
+}
+
+fn job_of_a_node(scratch: &Scratch, memory: &str) -> Result<TestJob> {
     let program = mpi::compile(&paths::root().join("tests/workloads/shared_counters.c"))?;
     let words = [program.display().to_string(), file(scratch, "go"), memory.to_owned()];
     let hold = format!("RUSTBTL_FAILPOINTS={}", scratch.0.display());
-    let mut job = TestJob::new(1, 2, &words).with(&SINGLE).with(&["--env", &hold]);
+    let mut job = TestJob::new(1, 2, &words).with(&["--env", &hold]);
     job.seconds = 2 * PATIENCE.as_secs() as u32;
     Ok(job)
 }
@@ -84,6 +100,10 @@ fn run_held(
 
 fn must_be_right(outcome: &Outcome, scratch: &Scratch) -> Result<()> {
     outcome.must(scratch.0.join("begin-1.reached").exists(), "nothing was held back")?;
+    must_end_right(outcome)
+}
+
+fn must_end_right(outcome: &Outcome) -> Result<()> {
     outcome.must(outcome.code == 0, "it should end well")?;
     outcome.must(workloads::hash(outcome)? == RIGHT, "its memory is of two moments")
 }
@@ -101,6 +121,26 @@ fn restarted(memory: &str) -> Result<()> {
     make(&scratch, "go")?;
     let second = workloads::restart((1, 2), &checkpoints, &scratch).run()?;
     must_be_right(&second, &scratch)
+}
+
+/// The first run has the memory on one node, the second one has two: each would have a copy.
+fn parted(memory: &str, options: &[&str], reason: &str) -> Result<()> {
+    let scratch = Scratch::new("parted-memory")?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    let on_request = ["--mca", "vprotocol_correlated_checkpoint_interval", "0"];
+    let times = ["--checkpoint-at", "0.5", "--kill-all-after", "0.3"];
+    let first = job_of_a_node(&scratch, memory)?.with(options);
+    let first = workloads::with_checkpoints(first, &checkpoints).with(&on_request).with(&times);
+    let first = first.run()?;
+    first.must(first.code == 137, "it should have been killed in the middle")?;
+    make(&scratch, "go")?;
+    let mut second = workloads::restart((2, 1), &checkpoints, &scratch);
+    second.seconds = PATIENCE.as_secs() as u32;
+    let second = second.run()?;
+    second.must(second.code != 0, "it should end with an error")?;
+    second.must(second.said().contains(reason), &format!("it should say: {reason}"))?;
+    // Nothing is lost by that.
+    must_end_right(&workloads::restart((1, 2), &checkpoints, &scratch).run()?)
 }
 
 fn rolled_back(memory: &str) -> Result<()> {

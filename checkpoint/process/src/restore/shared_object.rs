@@ -18,7 +18,7 @@ use crate::error::ProcessImageError;
 use crate::session_folders::{is_pmix_folder, is_session_folder};
 use core::ops::Range;
 use rustbtl_checkpoint::image::record::SharedObject;
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -26,13 +26,19 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 const PAGE: usize = 4096;
+/// As memory of the program is seen that has no name.
+pub const SHARED: &CStr = c"rustbtl-shared";
+/// As what servers have made is seen: processes that have it share nothing by it.
+pub const OF_SERVER: &CStr = c"rustbtl-of-server";
+const OF_SERVER_PATH: &[u8] = b"/memfd:rustbtl-of-server (deleted)";
 
 /// Makes the object, or finds it, and fills what is missing. `origin`: the machine that it is of;
-/// `name`: where it is to have one.
+/// `name`: where it is to have one; else this is what is seen of it.
 pub fn make(
     image: &ImageFile,
     object: &SharedObject<'_>,
-    (origin, name): (&str, Option<&SharedName<'_>>),
+    origin: &str,
+    (seen_as, name): (&CStr, Option<&SharedName<'_>>),
     bytes: u64,
     registry: Option<&SharedRegistry>,
 ) -> Result<(File, Option<NotNamed>), ProcessImageError> {
@@ -51,9 +57,9 @@ pub fn make(
         Some(Ok(named)) => Ok(named),
         Some(Err(reason)) => {
             not_named = name.map(|name| name.not_given(reason));
-            memory()
+            memory(seen_as)
         }
-        None => memory(),
+        None => memory(seen_as),
     };
     let file = match &entry {
         Some(entry) => entry.object(new)?,
@@ -81,27 +87,30 @@ pub enum Kind<'a> {
     /// Memory under a name: it lies in a folder that is `detached`, or in a session folder of Open
     /// MPI and was written to.
     NamedMemory(&'a Path),
-    /// Memory whose name was removed, or that had none. Or what is not the program's: a file that
-    /// was only read, and what is PMIx's, whose server may be another one.
+    /// Memory whose name was removed, or that had none; or a file that was only read.
     Memory,
+    /// Made by a server, of PMIx or of Open MPI's daemons, which may be another one now.
+    OfServer,
 }
 
 impl<'a> Kind<'a> {
     /// By the path in /proc/PID/maps.
     pub fn of(path: &'a [u8], writes: bool, detached: &[PathBuf]) -> Self {
+        let mut folders = path.split(|byte| *byte == b'/');
+        let pmix = folders.clone().any(is_pmix_folder);
+        let session = folders.any(is_session_folder);
+        if pmix || session && !writes || path == OF_SERVER_PATH {
+            return Self::OfServer;
+        }
         if !path.starts_with(b"/") || path.ends_with(b" (deleted)") {
             return Self::Memory;
         }
         let path = Path::new(OsStr::from_bytes(path));
-        let mut folders = path.components().map(|part| part.as_os_str().as_bytes());
-        let pmix = folders.clone().any(is_pmix_folder);
-        let session = folders.any(is_session_folder);
         match detached.iter().any(|folder| path.starts_with(folder)) {
-            _ if pmix => Self::Memory,
             true => Self::NamedMemory(path),
-            false if !writes => Self::Memory,
             false if session => Self::NamedMemory(path),
-            false => Self::File(path),
+            false if writes => Self::File(path),
+            false => Self::Memory,
         }
     }
 }
@@ -129,7 +138,7 @@ pub fn write_back(
 fn memory_is_in_pieces() -> std::io::Result<bool> {
     /// More than the largest piece of any kernel.
     const BYTES: u64 = 64 << 20;
-    let probe = memory().map_err(std::io::Error::other)?;
+    let probe = memory(SHARED).map_err(std::io::Error::other)?;
     probe.set_len(BYTES)?;
     probe.write_all_at(&[1; PAGE], 0)?;
     // SAFETY: moves only the offset of this file.
@@ -196,7 +205,7 @@ mod tests {
         let block: Vec<u8> = (0..4 * PAGE).map(|at| 1 + (at / PAGE) as u8).collect();
         let start = PAGE as u64;
         for in_pieces in [false, true] {
-            let file = memory().unwrap();
+            let file = memory(SHARED).unwrap();
             file.set_len(8 * PAGE as u64).unwrap();
             // Of somebody else: a page with something, and one that is zero.
             file.write_all_at(&[9; PAGE], start + PAGE as u64).unwrap();
@@ -222,10 +231,16 @@ mod tests {
         let other = "/dev/shm/of another";
         assert_eq!(read(other), Kind::NamedMemory(Path::new(other)));
         assert_eq!(read("/scratch/table"), Kind::Memory);
-        assert_eq!(read("/tmp/ompi.n1.0/pid.7/hwloc.sm"), Kind::Memory);
-        let segment = "/tmp/ompi.n1.0/pid.7/pmix_dstor_ds21_7/initial-pmix_shared-segment-0";
-        for path in [segment, "/dev/shm/a (deleted)", "/memfd:a (deleted)", "", "[heap]"] {
+        assert_eq!(read("/tmp/ompi.n1.0/pid.7/hwloc.sm"), Kind::OfServer);
+        for path in ["/dev/shm/a (deleted)", "/memfd:a (deleted)", "", "[heap]"] {
             assert_eq!(of(path), Kind::Memory, "{path}");
+        }
+        let segment = "/tmp/ompi.n1.0/pid.7/pmix_dstor_ds21_7/smlockseg-0";
+        let deleted = "/tmp/ompi.n1.0/pid.7/pmix_dstor_ds21_7/smlockseg-0 (deleted)";
+        let again = format!("/memfd:{} (deleted)", OF_SERVER.to_str().unwrap());
+        assert_eq!(again.as_bytes(), OF_SERVER_PATH);
+        for path in [segment, deleted, again.leak()] {
+            assert_eq!(of(path), Kind::OfServer, "{path}");
         }
     }
 

@@ -8,6 +8,7 @@
 use super::SharedRegistry;
 use crate::error::ProcessImageError;
 use crate::proc_files;
+use std::ffi::CStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
@@ -135,10 +136,10 @@ fn start_of(pid: u32) -> Option<u64> {
     proc_files::decimal(words.nth(22 - 4)?)
 }
 
-/// Memory without a name.
-pub fn memory() -> Result<File, ProcessImageError> {
-    // SAFETY: the name is a constant.
-    let fd = unsafe { libc::memfd_create(c"rustbtl-shared".as_ptr(), libc::MFD_CLOEXEC) };
+/// Memory that others find by no name; this one is seen in /proc/PID/maps.
+pub fn memory(shown: &CStr) -> Result<File, ProcessImageError> {
+    // SAFETY: a C string.
+    let fd = unsafe { libc::memfd_create(shown.as_ptr(), libc::MFD_CLOEXEC) };
     if fd < 0 {
         return Err(ProcessImageError::last("memfd_create for shared memory"));
     }
@@ -150,6 +151,10 @@ pub fn memory() -> Result<File, ProcessImageError> {
 mod tests {
     use super::*;
 
+    fn new() -> Result<File, ProcessImageError> {
+        memory(c"rustbtl-test")
+    }
+
     fn registry(name: &str) -> SharedRegistry {
         let folder = std::env::temp_dir().join(format!("rustbtl-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
@@ -159,7 +164,7 @@ mod tests {
     #[test]
     fn the_second_finds_what_the_first_has_made_and_it_has_no_name() {
         let registry = registry("meet");
-        let object = |name| RegistryEntry::lock(&registry, name).unwrap().object(memory).unwrap();
+        let object = |name| RegistryEntry::lock(&registry, name).unwrap().object(new).unwrap();
         let [first, second, other] = ["o", "o", "p"].map(object);
         let identity =
             |file: &File| (file.metadata().unwrap().dev(), file.metadata().unwrap().ino());
@@ -173,10 +178,10 @@ mod tests {
     fn what_a_failed_restart_has_left_is_not_taken() {
         let registry = registry("left");
         let path = registry.folder.join("restart-o");
-        let own = Holder::of(&memory().unwrap()).unwrap();
+        let own = Holder::of(&new().unwrap()).unwrap();
         for gone in [Holder { start: own.start + 1, ..own }, Holder { pid: u32::MAX, ..own }] {
             fs::write(&path, gone.text()).unwrap();
-            assert!(RegistryEntry::lock(&registry, "o").unwrap().object(memory).is_ok());
+            assert!(RegistryEntry::lock(&registry, "o").unwrap().object(new).is_ok());
             assert_ne!(fs::read_to_string(&path).unwrap(), gone.text());
         }
         for nonsense in ["", "1 2 3", "1 2 3 4\n", "1 2 3 4 5 6\n", "a b c d e\n", "1 2 3 4 5"] {
@@ -188,7 +193,7 @@ mod tests {
     #[test]
     fn an_object_that_its_holder_has_closed_is_refused() {
         let registry = registry("closed");
-        let object = || RegistryEntry::lock(&registry, "o").unwrap().object(memory);
+        let object = || RegistryEntry::lock(&registry, "o").unwrap().object(new);
         drop(object().unwrap());
         let Err(error) = object() else { panic!("it is there") };
         assert!(error.to_string().contains("/proc/"), "{error}");

@@ -10,7 +10,7 @@ use super::plan::{self, Plan};
 use super::remote_syscalls::{Mmap, RemoteSyscalls};
 use super::restorer::{Start, span};
 use super::shared_name::{NotNamed, SharedName};
-use super::shared_object::{self, Kind};
+use super::shared_object::{self, Kind, OF_SERVER, SHARED};
 use super::threads::{self, PreparedThread};
 use super::{Ids, RestoreOptions, RestoredChild};
 use crate::error::ProcessImageError;
@@ -104,19 +104,21 @@ fn make_objects(
         // The exact size of a file that was open, else the pages that were mapped.
         let open = plan.descriptors.all.iter().find(|open| same(open.device, open.inode));
         let bytes = open.map_or(shared.bytes, |open| open.b);
-        let name = match Kind::of(shared.path, writes, &options.detached) {
+        let named = match Kind::of(shared.path, writes, &options.detached) {
             Kind::File(path) => {
                 made.insert(key, shared_object::write_back(image, shared, path)?);
                 continue;
             }
             Kind::NamedMemory(path) => {
                 let is_here = writes && proc_files::machine().is_ok_and(|here| here == plan.origin);
-                Some(SharedName { path, known: is_here.then_some(key) })
+                (SHARED, Some(SharedName { path, known: is_here.then_some(key) }))
             }
-            Kind::Memory => None,
+            Kind::Memory => (SHARED, None),
+            Kind::OfServer => (OF_SERVER, None),
         };
-        let (origin, registry) = ((plan.origin, name.as_ref()), options.shared.as_ref());
-        let (file, failed) = shared_object::make(image, shared, origin, bytes, registry)?;
+        let (named, registry) = ((named.0, named.1.as_ref()), options.shared.as_ref());
+        let (file, failed) =
+            shared_object::make(image, shared, plan.origin, named, bytes, registry)?;
         made.insert(key, file);
         not_named.extend(failed);
     }

@@ -102,6 +102,8 @@ pub(crate) struct Rank {
     /// The rank whose guardian has started its guardian, if any.
     pub(crate) host: Option<PeerId>,
     pub(crate) node: String,
+    /// The lost node that it was on before this one.
+    pub(crate) came_from: Option<String>,
     /// Of the program, in its own name space.
     pub(crate) pid: u32,
     pub(crate) set: Option<SetId>,

@@ -5,8 +5,10 @@
 //!    start. If it has not their images, a node that has them sends them first.
 //! 3. Else on the node with the fewest ranks that has the images; or, if none that takes ranks has
 //!    them, that they can be sent to.
-//! 4. If a placement fails, the next candidate is chosen; no rank is started twice.
-//! 5. If there is none, but the agent of a node is only disconnected, it is waited for: either it
+//! 4. Sets of one lost node of which each may share memory with others go to one node, whatever
+//!    else it runs, if they can be had there.
+//! 5. If a placement fails, the next candidate is chosen; no rank is started twice.
+//! 6. If there is none, but the agent of a node is only disconnected, it is waited for: either it
 //!    connects again, or mpirun reports its node as lost, or nobody waits any longer
 //!    (`unreachable_agents`).
 //!
@@ -43,6 +45,8 @@ pub(crate) struct Candidate {
     ready: bool,
     /// They can be sent there.
     reachable: bool,
+    /// Others of their lost node are started there, with whom they may share memory (4).
+    shares: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,11 +61,12 @@ fn choose(candidates: Vec<Candidate>, lost: usize, room: usize) -> Option<Choice
     let rank = |candidate: &Candidate| {
         let spare = candidate.kind == PlacementKind::Spare && candidate.ranks + lost <= room;
         let order = match (candidate.kind, spare, candidate.ready) {
-            (PlacementKind::Home, _, true) => 0,
-            (_, true, true) => 1,
-            (_, true, false) if candidate.reachable => 2,
-            (_, _, true) => 3,
-            (PlacementKind::Home | PlacementKind::Shared, ..) if candidate.reachable => 4,
+            (_, _, ready) if candidate.shares && (ready || candidate.reachable) => 0,
+            (PlacementKind::Home, _, true) => 1,
+            (_, true, true) => 2,
+            (_, true, false) if candidate.reachable => 3,
+            (_, _, true) => 4,
+            (PlacementKind::Home | PlacementKind::Shared, ..) if candidate.reachable => 5,
             _ => return None,
         };
         Some((order, candidate.ranks, candidate.node.clone()))
@@ -173,7 +178,7 @@ impl Job {
         self.place_lost(set)
     }
 
-    /// Sets whose ranks are not placed yet may be placed on another node (4).
+    /// Sets whose ranks are not placed yet may be placed on another node (5).
     pub(crate) fn reconsider(&mut self) {
         if self.recovery.failed {
             return;
@@ -219,7 +224,8 @@ impl Job {
                 rank.adopted_in = incarnation;
             }
         }
-        match choose(self.candidates(checkpoint, &lost), lost.len(), self.spares.room) {
+        let candidates = self.candidates(checkpoint, (set, incarnation), &lost);
+        match choose(candidates, lost.len(), self.spares.room) {
             None if self.has_unreachable_agents() => {
                 let ranks: Vec<u32> = lost.iter().map(|rank| rank.0).collect();
                 self.log(json!({"event": "placement_waits", "set": set.0, "ranks": ranks}));
@@ -241,7 +247,29 @@ impl Job {
         }
     }
 
-    fn candidates(&self, checkpoint: CheckpointId, lost: &[PeerId]) -> Vec<Candidate> {
+    /// Where others of their lost node are started in this incarnation, if their sets may share
+    /// memory: each is marked for that, or for something else that all are rolled back for.
+    fn with_whom(&self, set: SetId, incarnation: Incarnation, lost: &[PeerId]) -> Option<&str> {
+        let marked = |set: SetId| self.recovery.not_replayable.contains_key(&set);
+        let lost_nodes: BTreeSet<&str> =
+            lost.iter().map(|rank| self.ranks[rank].node.as_str()).collect();
+        let is_of_them = |rank: &&Rank| {
+            rank.host.is_some()
+                && rank.adopted_in == incarnation
+                && rank.set.is_some_and(marked)
+                && rank.came_from.as_deref().is_some_and(|node| lost_nodes.contains(node))
+        };
+        let other = self.ranks.values().find(is_of_them).filter(|_| marked(set))?;
+        Some(&other.node)
+    }
+
+    fn candidates(
+        &self,
+        checkpoint: CheckpointId,
+        (set, incarnation): (SetId, Incarnation),
+        lost: &[PeerId],
+    ) -> Vec<Candidate> {
+        let with = self.with_whom(set, incarnation, lost);
         let homes: BTreeSet<&str> =
             lost.iter().map(|rank| self.ranks[rank].node.as_str()).collect();
         // With those that are being started there.
@@ -266,6 +294,7 @@ impl Job {
             ranks: ranks_on(node),
             ready: self.has_images(node, checkpoint, lost),
             reachable: self.can_be_transferred(node, checkpoint, lost),
+            shares: with == Some(node),
         };
         shared.chain(spares).map(candidate).collect()
     }
@@ -303,7 +332,8 @@ impl Job {
             let Some((directory, incarnation)) = self.where_from(set) else { continue };
             let alone = self.rolls_back_alone(set);
             let Some(state) = self.ranks.get_mut(&rank) else { continue };
-            (state.node, state.host) = (candidate.node.clone(), Some(host));
+            let before = std::mem::replace(&mut state.node, candidate.node.clone());
+            (state.came_from, state.host) = (Some(before), Some(host));
             // From now on its output is forwarded by the guardian that waits for it, or relayed by
             // the coordinator.
             state.own_way = None;
@@ -349,7 +379,7 @@ mod tests {
     use super::*;
 
     /// `node:ranks`, with a letter for its kind in front, `+` if it has the images, `-` if it
-    /// cannot get them.
+    /// cannot get them; behind that `!` if others are there with whom memory may be shared.
     fn candidate(text: &str) -> Candidate {
         let (kind, rest) = text.split_at(1);
         let kind = match kind {
@@ -357,9 +387,11 @@ mod tests {
             "s" => PlacementKind::Spare,
             _ => PlacementKind::Shared,
         };
+        let (rest, shares) = rest.strip_suffix('!').map_or((rest, false), |rest| (rest, true));
         let (node, ranks) = rest.trim_matches(['+', '-']).split_once(':').unwrap();
         let (ready, reachable) = (rest.ends_with('+'), !rest.ends_with('-'));
-        Candidate { node: node.into(), kind, ranks: ranks.parse().unwrap(), ready, reachable }
+        let ranks = ranks.parse().unwrap();
+        Candidate { node: node.into(), kind, ranks, ready, reachable, shares }
     }
 
     fn chosen(candidates: &str, lost: usize, room: usize) -> String {
@@ -389,6 +421,10 @@ mod tests {
             ("sn3:1 on0:4", 1, 1, "send to n0"),
             ("on0:1- on2:1-", 1, 1, "none"),
             ("", 1, 1, "none"),
+            // Where memory may be shared, if they can be had there.
+            ("on0:3+! on2:2+ sn3:0+", 1, 1, "n0"),
+            ("on0:3! on2:2+", 1, 1, "send to n0"),
+            ("on0:3-! on2:2+", 1, 1, "n2"),
         ] {
             assert_eq!(chosen(candidates, lost, room), wanted, "{candidates}");
         }
