@@ -20,17 +20,21 @@
  *   after     when there is FOLDER/go, the last rank writes to one file and makes another one, and
  *             is killed; rank 0 reads both when the other one is restored and has not gone on;
  *   seen      the same, and rank 0 has read them before that, too;
+ *   opendir, fdopendir, scandir, glob, nftw, realpath
+ *             as after, and rank 0 finds the other file so before all else;
  *   folders   rank 0 makes folders, each makes a file of its own in them, and the last rank removes
  *             all of that when the next one is made.
  * What is found must be what messages say.
  * With DIE_ONCE in the environment the last rank kills itself in late, amid, child, over, grown,
- * early, after and seen.
+ * early, after and those behind it, but folders.
  * usage: file_shared ITERATIONS FOLDER GATE HOW */
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
+#include <glob.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -157,26 +161,75 @@ static int in_new_folder(int k, const char *path)
     return file;
 }
 
-static int is_listed(const char *path)
+static int is_one_of_after(const char *how)
 {
-    char folder[4200];
-    int is_there = 0;
+    static const char *const all[] = {"after", "seen", "opendir", "fdopendir", "scandir", "glob",
+                                      "nftw", "realpath"};
+    int is_one = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        is_one |= !strcmp(how, all[i]);
+    return is_one;
+}
+
+static const char *wanted;
+static int is_found;
+
+static int look(const char *path, const struct stat *status, int kind, struct FTW *where)
+{
+    (void) status, (void) kind, (void) where;
+    is_found |= !strcmp(path, wanted);
+    return 0;
+}
+
+/* Is there such a file? As this function has it. */
+static int is_listed(const char *path, const char *by)
+{
+    char folder[4200], pattern[4300], real[4096];
+    struct dirent **entries, *entry;
+    glob_t found;
+    int is_there = 0, count;
+    DIR *opened;
     snprintf(folder, sizeof folder, "%s", path);
     *strrchr(folder, '/') = 0;
-    DIR *opened = opendir(folder);
-    for (struct dirent *entry; opened && (entry = readdir(opened));)
-        is_there |= !strcmp(entry->d_name, strrchr(path, '/') + 1);
+    const char *name = path + strlen(folder) + 1;
+    if (!strcmp(by, "realpath"))
+        return realpath(path, real) && !strcmp(strrchr(real, '/') + 1, name);
+    if (!strcmp(by, "nftw")) {
+        wanted = path;
+        return nftw(folder, look, 8, FTW_PHYS) == 0 && is_found;
+    }
+    if (!strcmp(by, "glob")) {
+        snprintf(pattern, sizeof pattern, "%s/*-made", folder);
+        is_there = glob(pattern, 0, NULL, &found) == 0 && found.gl_pathc > 0
+            && !strcmp(found.gl_pathv[0], path);
+        globfree(&found);
+        return is_there;
+    }
+    if (!strcmp(by, "scandir")) {
+        count = scandir(folder, &entries, NULL, alphasort);
+        for (int i = 0; i < count; i++)
+            is_there |= !strcmp(entries[i]->d_name, name);
+        return is_there;
+    }
+    if (!strcmp(by, "fdopendir"))
+        opened = fdopendir(open(folder, O_RDONLY | O_DIRECTORY));
+    else
+        opened = opendir(folder);
+    while (opened && (entry = readdir(opened)))
+        is_there |= !strcmp(entry->d_name, name);
     closedir(opened);
     return is_there;
 }
 
-static void read_both(int k, const char *path, const char *made, uint64_t value)
+static void read_both(int k, const char *path, const char *made, uint64_t value, const char *how)
 {
     struct stat status;
     const char *names[] = {path, made};
+    if (strcmp(how, "after") && strcmp(how, "seen"))
+        must(k, is_listed(made, how), how);
     must(k, access(made, R_OK) == 0 && stat(made, &status) == 0, "the status of what was made");
     must(k, status.st_size == (np + 1) * (off_t) sizeof value, "its size");
-    must(k, is_listed(made), "its folder");
+    must(k, is_listed(made, "opendir"), "its folder");
     for (int i = 0; i < 2; i++) {
         int file = open(names[i], O_RDONLY);
         must(k, file >= 0, names[i]);
@@ -186,7 +239,7 @@ static void read_both(int k, const char *path, const char *made, uint64_t value)
 }
 
 /* The last rank writes, and is killed once; rank 0 reads. */
-static void write_and_read(int file, const char *path, const char *folder, int is_seen)
+static void write_and_read(int file, const char *path, const char *folder, const char *how)
 {
     char made[4200];
     uint64_t value = 12345;
@@ -200,15 +253,15 @@ static void write_and_read(int file, const char *path, const char *folder, int i
         close(new);
     }
     MPI_Barrier(MPI_COMM_WORLD);
-    if (me == 0 && is_seen)
-        read_both(0, path, made, value);
+    if (me == 0 && !strcmp(how, "seen"))
+        read_both(0, path, made, value, how);
     MPI_Barrier(MPI_COMM_WORLD);
     if (me == np - 1)
         die_once(folder);
     if (me == 0) {
         if (getenv("DIE_ONCE"))
             await(folder, "endpoints-3.reached");
-        read_both(0, path, made, value);
+        read_both(0, path, made, value, how);
     }
 }
 
@@ -248,7 +301,7 @@ int main(int argc, char **argv)
     const int is_over = is_grown || !strcmp(how, "over");
     const int is_made = !strcmp(how, "made") || is_removed || is_folders;
     const int is_table = !strcmp(how, "table");
-    const int is_seen = !strcmp(how, "seen"), is_after = is_seen || !strcmp(how, "after");
+    const int is_after = is_one_of_after(how);
     const int death = is_early ? 0 : is_child ? SOON : DEATH;
     int every = is_late || is_table || !strcmp(how, "once") ? RARELY : 1;
     snprintf(path, sizeof path, "%s/shared.%s", argv[2], how);
@@ -276,7 +329,7 @@ int main(int argc, char **argv)
     if (me == (is_early ? np - 1 : is_after || is_child ? 0 : -1))
         await(argv[2], "go");
     if (is_after)
-        write_and_read(file, path, argv[2], is_seen);
+        write_and_read(file, path, argv[2], how);
     for (int k = 0; k < iterations; k++) {
         wait_at(gate, k, &limit);
         if (is_made && k % EVERY == 0) {

@@ -18,7 +18,7 @@ mod shared;
 mod watched;
 
 pub use common::is_over;
-pub use held::{holders, is_any_held_in, is_held, release};
+pub use held::{holders, is_any_held_below, is_any_held_in, is_held, release};
 pub use journal::Journal;
 pub use rollback::{NotPutBack, Rollback, RolledBack, roll_back};
 pub use watched::WatchedReads;

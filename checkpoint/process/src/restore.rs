@@ -64,6 +64,9 @@ pub struct RestoreOptions {
     /// Folders of files that are memory with a name: what maps one that is shared and writable gets
     /// new memory under this name. Session folders of Open MPI and PMIx always are.
     pub detached: Vec<PathBuf>,
+    /// A variable that those have in their environment that are restored together, and no others:
+    /// what another process still maps keeps its name.
+    pub together: Option<&'static str>,
     /// Other processes that write to the same files continue: such files are not truncated to the
     /// size that they had, except those that are only appended to.
     pub alone: bool,
@@ -81,6 +84,7 @@ impl Default for RestoreOptions {
             payload: Vec::new(),
             shared: None,
             detached: vec![PathBuf::from("/dev/shm")],
+            together: None,
             alone: false,
             threads: 2,
             dies_with_parent: false,

@@ -65,6 +65,10 @@ pub(crate) fn take(
             return FreezeOutcome::Failed(reason.into());
         }
     };
+    if let Some(reason) = crate::mpi::system_v::in_use() {
+        SharedMemoryBarrier::of(checkpoint, id, driver).failed();
+        return FreezeOutcome::Failed(reason.into());
+    }
     driver.close_windows();
     let elsewhere = driver.host.windows.mapped.elsewhere();
     let (mut dropped, mut exclude) = left_out(driver);

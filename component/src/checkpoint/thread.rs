@@ -95,6 +95,7 @@ pub fn start(
     driver.host.place_counts(&members, 0);
     crate::mpi::interpose::install(&shared.glue);
     crate::mpi::node_identity::install();
+    crate::mpi::system_v::install();
     // By set: what ranks of several write to is not put back.
     let name = format!("set-{}.rank-{}", driver.host.set, driver.host.peers.rank());
     crate::mpi::files::install(&driver);

@@ -5,7 +5,7 @@
 //! Of Open MPI's objects only those of MPI-IO: others keep their own state in files. The C
 //! library's own calls (stdio) are not reached: see `streams`.
 
-use crate::files::{descriptors, names, reads, status, streams};
+use crate::files::{descriptors, folders, names, reads, status, streams};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use rustbtl_process::freeze::got::{self, Objects};
@@ -62,6 +62,7 @@ const WRITE_FOR_IT: [&[u8]; 6] =
 /// All of them, and the addresses of ours.
 fn functions() -> Vec<(&'static Function, usize)> {
     let mut all = descriptors::functions();
+    all.extend(folders::functions());
     all.extend(names::functions());
     all.extend(reads::functions());
     all.extend(status::functions());

@@ -62,8 +62,13 @@ pub(super) fn wait(path: &[u8]) -> bool {
 }
 
 /// The same of all that is in this folder.
-pub(super) fn wait_below(folder: &[u8]) -> bool {
+pub(super) fn wait_in(folder: &[u8]) -> bool {
     wait_while(folder, || own().is_some_and(|own| file_undo::is_any_held_in(own, folder)))
+}
+
+/// The same of all that is below it.
+pub(super) fn wait_below(folder: &[u8]) -> bool {
+    wait_while(folder, || own().is_some_and(|own| file_undo::is_any_held_below(own, folder)))
 }
 
 fn wait_while(path: &[u8], is_held: impl Fn() -> bool) -> bool {

@@ -4,6 +4,7 @@
 
 pub mod descriptors;
 pub mod epoch;
+pub mod folders;
 pub mod functions;
 mod held;
 pub mod names;

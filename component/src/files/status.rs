@@ -1,10 +1,10 @@
-//! Whether files are there, and what their folders list: of files that are held (`held`) that is
-//! known again when they have been written again. Asked behind the call, which is made again then.
+//! Whether files are there: of files that are held (`held`) that is known again when they have been
+//! written again. Asked behind the call, which is made again then.
 
 use crate::files::functions::{Function, stock};
 use crate::files::held;
 use core::ffi::{c_char, c_int, c_uint};
-use libc::{DIR, stat, statx};
+use libc::{stat, statx};
 
 static STAT: Function = Function::of(&[c"stat", c"stat64"]);
 static LSTAT: Function = Function::of(&[c"lstat", c"lstat64"]);
@@ -16,7 +16,9 @@ static LXSTAT: Function = Function::of(&[c"__lxstat", c"__lxstat64"]);
 static FXSTATAT: Function = Function::of(&[c"__fxstatat", c"__fxstatat64"]);
 static ACCESS: Function = Function::of(&[c"access"]);
 static FACCESSAT: Function = Function::of(&[c"faccessat"]);
-static OPENDIR: Function = Function::of(&[c"opendir"]);
+static EACCESS: Function = Function::of(&[c"eaccess", c"euidaccess"]);
+static REALPATH: Function = Function::of(&[c"realpath"]);
+static REAL_PATH_CHECKED: Function = Function::of(&[c"__realpath_chk"]);
 
 const HERE: c_int = libc::AT_FDCWD;
 
@@ -32,7 +34,9 @@ pub fn functions() -> Vec<(&'static Function, usize)> {
         (&FXSTATAT, old_status_at as *const ()),
         (&ACCESS, access as *const ()),
         (&FACCESSAT, access_at as *const ()),
-        (&OPENDIR, open_folder as *const ()),
+        (&EACCESS, access_as_user as *const ()),
+        (&REALPATH, real_path as *const ()),
+        (&REAL_PATH_CHECKED, real_path_checked as *const ()),
     ]
     .map(|(function, own)| (function, own.expose_provenance()))
     .to_vec()
@@ -42,7 +46,7 @@ pub fn functions() -> Vec<(&'static Function, usize)> {
 ///
 /// # Safety
 /// Null or a C string.
-unsafe fn asked(folder: c_int, path: *const c_char, ask: impl Fn() -> c_int) -> c_int {
+unsafe fn asked<T>(folder: c_int, path: *const c_char, ask: impl Fn() -> T) -> T {
     loop {
         let answer = ask();
         // SAFETY: the caller's promise.
@@ -152,9 +156,30 @@ unsafe extern "C" fn access_at(
     unsafe { asked(folder, path, ask) }
 }
 
-/// What is in it is read later: asked before that.
-unsafe extern "C" fn open_folder(path: *const c_char) -> *mut DIR {
+unsafe extern "C" fn access_as_user(path: *const c_char, mode: c_int) -> c_int {
+    let ask = || stock!(EACCESS(path => *const c_char, mode => c_int) -> c_int);
     // SAFETY: the caller's promise.
-    unsafe { held::waited_for(HERE, path, held::wait_below) };
-    stock!(OPENDIR(path => *const c_char) -> *mut DIR)
+    unsafe { asked(HERE, path, ask) }
+}
+
+/// It has no path if it is not there. What was allocated for an answer that does not count is lost:
+/// a path, and only where something was waited for.
+unsafe extern "C" fn real_path(path: *const c_char, to: *mut c_char) -> *mut c_char {
+    let ask = || stock!(REALPATH(path => *const c_char, to => *mut c_char) -> *mut c_char);
+    // SAFETY: the caller's promise.
+    unsafe { asked(HERE, path, ask) }
+}
+
+unsafe extern "C" fn real_path_checked(
+    path: *const c_char,
+    to: *mut c_char,
+    bytes: usize,
+) -> *mut c_char {
+    let ask = || {
+        stock!(REAL_PATH_CHECKED(
+            path => *const c_char, to => *mut c_char, bytes => usize
+        ) -> *mut c_char)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { asked(HERE, path, ask) }
 }

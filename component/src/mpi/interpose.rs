@@ -6,6 +6,7 @@
 //! later are found there, too.
 
 use crate::ffi::table::Glue;
+use crate::mpi::{library_functions, node_identity, system_v};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use rustbtl_process::freeze::got::{self, GotEntry, Objects};
@@ -261,7 +262,8 @@ pub fn redirect_new_objects() {
             functions = others;
             InPlace::redirect(Vec::as_slice(&same));
         }
-        crate::mpi::node_identity::redirect();
+        let of_all = [&node_identity::functions()[..], &system_v::functions()[..]].concat();
+        library_functions::redirect(&of_all);
         crate::files::functions::redirect();
         // Those that open files call those of `files`: they come before them.
         if let Some(sources) = SOURCES.get() {

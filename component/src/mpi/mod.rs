@@ -1,10 +1,12 @@
 //! MPI as the program sees it: point-to-point, outcomes of tests and waits, clocks, files, windows;
-//! what the C library says of the node; other clocks, and random numbers.
+//! what the C library says of the node; other clocks, and random numbers; what the kernel keeps of
+//! processes in no image.
 
 pub mod collectives;
 pub mod deadlines;
 pub mod files;
 pub mod interpose;
+mod library_functions;
 pub mod node_identity;
 pub mod one_sided;
 pub mod outcomes;
@@ -12,6 +14,7 @@ pub mod point_to_point;
 pub mod processor_sources;
 pub mod program_clocks;
 pub mod random_numbers;
+pub mod system_v;
 pub mod time;
 pub mod windows;
 pub mod wtime;

@@ -2,24 +2,21 @@
 //! has. One that was restored on another node is told what it would have been told where it was
 //! started (docs/adr/0028): programs group their ranks by it, and the others know the groups.
 //!
-//! The C library's functions are called by way of us (`interpose`). Until a process is restored
-//! they only pass calls on. What they give afterwards was read in MPI_Init, and is in the image as
-//! all memory is: it does not matter how often, and to where, the process is moved.
+//! The C library's functions are called by way of us (`library_functions`). Until a process is
+//! restored they only pass calls on. What they give afterwards was read in MPI_Init, and is in the
+//! image as all memory is: it does not matter how often, and to where, the process is moved.
 //!
-//! Not reached: /proc and /sys, programs that the process starts, and an address that the program
-//! has looked up before MPI_Init. Who wants the node where the process is now makes the system
-//! call ([`crate::os::process::host_name`]).
+//! Not reached: /proc and /sys, and programs that the process starts. Who wants the node where the
+//! process is now makes the system call ([`crate::os::process::host_name`]).
 //!
 //! Signal handlers may call these functions: nothing is allocated and no lock is taken in here.
 //!
 //! Invariant: before a restore every call returns what the C library returns.
 
+use crate::mpi::library_functions::{self, Function, stock};
 use core::ffi::{CStr, c_char, c_int, c_long};
-use core::mem::transmute;
-use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{size_t, utsname};
 use rustbtl_process::freeze;
-use rustbtl_process::freeze::got::{self, Objects};
 use std::sync::OnceLock;
 
 /// The node on which the process was started.
@@ -35,20 +32,6 @@ const NUMBERS: [c_int; 3] =
 
 static NODE: OnceLock<Node> = OnceLock::new();
 
-/// A function of the C library that all objects call by way of us: also Open MPI's, which may be
-/// one object with us.
-struct Function {
-    name: &'static CStr,
-    /// Address of the C library's; 0: there is none.
-    stock: AtomicUsize,
-}
-
-impl Function {
-    const fn of(name: &'static CStr) -> Self {
-        Self { name, stock: AtomicUsize::new(0) }
-    }
-}
-
 static UNAME: Function = Function::of(c"uname");
 static GETHOSTNAME: Function = Function::of(c"gethostname");
 static GETHOSTNAME_CHK: Function = Function::of(c"__gethostname_chk");
@@ -60,7 +43,7 @@ static NPROCS_CONF: Function = Function::of(c"get_nprocs_conf");
 static PHYS_PAGES: Function = Function::of(c"get_phys_pages");
 
 /// All of them, and the addresses of ours.
-fn functions() -> [(&'static Function, usize); 9] {
+pub(super) fn functions() -> [(&'static Function, usize); 9] {
     [
         (&UNAME, uname as *const ()),
         (&GETHOSTNAME, gethostname as *const ()),
@@ -75,42 +58,14 @@ fn functions() -> [(&'static Function, usize); 9] {
     .map(|(function, own)| (function, own.expose_provenance()))
 }
 
-/// In MPI_Init: what the node is. From the next [`redirect`] on the program's calls come here, and
-/// those of objects that are loaded later, and of who looks a function up.
+/// In MPI_Init: what the node is.
 pub fn install() {
     NODE.get_or_init(|| Node {
         names: crate::os::process::names(),
         // SAFETY: no memory is passed.
         numbers: NUMBERS.map(|name| unsafe { libc::sysconf(name) }),
     });
-    for (function, own) in functions() {
-        // SAFETY: looks up a name.
-        let stock = unsafe { libc::dlsym(libc::RTLD_DEFAULT, function.name.as_ptr()) };
-        if stock.addr() != own && !stock.is_null() {
-            function.stock.store(stock.expose_provenance(), Ordering::Relaxed);
-            // SAFETY: ours take and give what the C library's do, and are never unloaded.
-            unsafe { got::redefine(function.name, stock.addr(), own) };
-        }
-    }
-}
-
-/// Changes the entries of all objects that call these functions.
-pub fn redirect() {
-    let mut known = functions().to_vec();
-    known.retain(|(function, _)| function.stock.load(Ordering::Relaxed) != 0);
-    let names: Vec<&CStr> = known.iter().map(|(function, _)| function.name).collect();
-    let mut found = Vec::new();
-    got::find_entries(&names, &Objects::default(), &mut |entry| {
-        let at: *const usize = core::ptr::with_exposed_provenance(entry.address);
-        // SAFETY: an entry of an object that stays loaded while it is looked at.
-        if unsafe { at.read() } != known[entry.name].1 {
-            found.push(entry);
-        }
-    });
-    for entry in found {
-        // SAFETY: as in `install`.
-        unsafe { got::replace_entry(&entry, known[entry.name].1) };
-    }
+    library_functions::install(&functions());
 }
 
 /// The node that the process had, if it was restored.
@@ -126,19 +81,6 @@ fn known() -> Option<&'static Node> {
 fn known_number(name: c_int) -> Option<c_long> {
     let index = NUMBERS.iter().position(|known| *known == name)?;
     Some(known()?.numbers[index])
-}
-
-/// Calls the C library's function.
-macro_rules! stock {
-    ($place:ident($($value:expr => $kind:ty),*) -> $result:ty) => {{
-        type Function = unsafe extern "C" fn($($kind),*) -> $result;
-        let function: *const () =
-            core::ptr::with_exposed_provenance($place.stock.load(Ordering::Relaxed));
-        // SAFETY: the address of the C library's function of that name, which takes these.
-        let function: Function = unsafe { transmute(function) };
-        // SAFETY: what the caller has promised to that function.
-        unsafe { function($($value),*) }
-    }};
 }
 
 unsafe extern "C" fn uname(to: *mut utsname) -> c_int {
@@ -260,7 +202,7 @@ mod tests {
         // No other test makes it: 77 processors, of which 66 are online.
         assert!(NODE.set(Node { names, numbers: [66, 77, 55] }).is_ok());
         install();
-        redirect();
+        library_functions::redirect(&functions());
         let mut all = here;
         let mut text = [0; 300];
         let (rc, before) = host_name(300);

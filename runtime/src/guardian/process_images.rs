@@ -162,6 +162,7 @@ impl ImageStore for ProcessImages {
             let options = RestoreOptions {
                 supplied: copies.collect::<Result<_, String>>()?,
                 shared: shared.clone(),
+                together: Some(settings::GUARDIAN_FD),
                 alone: restart.alone,
                 dies_with_parent: true,
                 ..RestoreOptions::default()

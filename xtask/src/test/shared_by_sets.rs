@@ -1,5 +1,6 @@
 //! Sets that are smaller than a node, and memory that ranks of several of them share: snapshots of
-//! all of them are of one moment, and none is rolled back alone.
+//! all of them are of one moment, and none is rolled back alone. Memory that is not on one node
+//! after a restart, and what else ranks of a node share that is in no image.
 
 use super::job::{Outcome, TestJob};
 use super::local_storage::all_have_replayed;
@@ -46,6 +47,7 @@ pub fn run(tier: &mut Tier) {
         let title = format!("memory of a node, {memory} {}: not on two nodes", options.join(" "));
         tier.check(&title, || parted(memory, options, reason));
     }
+    tier.check("System V semaphores: a checkpoint when they are gone: 1 × 2", system_v);
 }
 
 fn job(scratch: &Scratch, memory: &str) -> Result<TestJob> {
@@ -76,6 +78,20 @@ fn run_held(
     happened: impl Fn() -> bool + Sync,
 ) -> Result<Outcome> {
     make(scratch, "begin-1")?;
+    run_while(job, |wait| {
+        wait(&|| scratch.0.join("begin-1.reached").exists());
+        thread::sleep(LATE);
+        fs::remove_file(file(scratch, "begin-1")).context(|| "begin-1".into())?;
+        wait(&happened);
+        make(scratch, "go")
+    })
+}
+
+/// Runs it, and does this meanwhile, which is given a way to wait for something.
+fn run_while(
+    job: &TestJob,
+    meanwhile: impl FnOnce(&dyn Fn(&dyn Fn() -> bool)) -> Result<()> + Send,
+) -> Result<Outcome> {
     let over = AtomicBool::new(false);
     let begin = Instant::now();
     let wait = |for_what: &dyn Fn() -> bool| {
@@ -85,13 +101,7 @@ fn run_held(
         }
     };
     thread::scope(|scope| {
-        scope.spawn(|| {
-            wait(&|| scratch.0.join("begin-1.reached").exists());
-            thread::sleep(LATE);
-            fs::remove_file(file(scratch, "begin-1")).context(|| "begin-1".into())?;
-            wait(&happened);
-            make(scratch, "go")
-        });
+        scope.spawn(|| meanwhile(&wait));
         let outcome = job.run();
         over.store(true, Ordering::Relaxed);
         outcome
@@ -141,6 +151,42 @@ fn parted(memory: &str, options: &[&str], reason: &str) -> Result<()> {
     second.must(second.said().contains(reason), &format!("it should say: {reason}"))?;
     // Nothing is lost by that.
     must_end_right(&workloads::restart((1, 2), &checkpoints, &scratch).run()?)
+}
+
+/// What they hold is in no image: the program goes on, and is told; when it has removed them there
+/// is a checkpoint.
+fn system_v() -> Result<()> {
+    let program = mpi::compile(&paths::root().join("tests/workloads/system_v.c"))?;
+    let scratch = Scratch::new("system-v")?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    let words = [program.display().to_string(), file(&scratch, "go"), file(&scratch, "end")];
+    let mut job = workloads::protected(TestJob::new(1, 2, &words), &checkpoints).with(&[
+        "--mca",
+        "vprotocol_correlated_checkpoint_interval",
+        "1",
+    ]);
+    job.seconds = 2 * PATIENCE.as_secs() as u32;
+    let last = |name: &str| {
+        let events = workloads::events(&checkpoints).unwrap_or_default();
+        events.rfind(&format!("\"event\":\"{name}\""))
+    };
+    let outcome = run_while(&job, |wait| {
+        wait(&|| last("checkpoint_aborted").is_some());
+        make(&scratch, "go")?;
+        wait(&|| last("checkpoint_completed") > last("checkpoint_aborted"));
+        make(&scratch, "end")
+    })?;
+    outcome.must(outcome.code == 0, "it should end well")?;
+    outcome.must(workloads::hash(&outcome)? == "HASH 0 turns more", "another answer")?;
+    let is_named = outcome.said().contains("System V semaphores (semop)");
+    outcome.must(is_named, "it should say why there was no checkpoint")?;
+    let events = workloads::events(&checkpoints)?;
+    let is_late = last("checkpoint_completed") > last("checkpoint_aborted");
+    outcome.must_by(
+        is_late && events.contains("semop"),
+        "no checkpoint when they are gone",
+        &events,
+    )
 }
 
 fn rolled_back(memory: &str) -> Result<()> {

@@ -210,6 +210,17 @@ pub fn is_held(process: &Path, path: &[u8]) -> bool {
 /// Is anything in this folder?
 pub fn is_any_held_in(process: &Path, folder: &[u8]) -> bool {
     let folder = Path::new(OsStr::from_bytes(folder));
-    let is_in = |path: &Vec<u8>| Path::new(OsStr::from_bytes(path)).parent() == Some(folder);
-    lists(Whose::OtherSets, process).iter().any(|held| held.iter().any(is_in))
+    let is_in = |path: &Path| path.parent() == Some(folder);
+    is_any_held(process, is_in)
+}
+
+/// Is anything below this folder?
+pub fn is_any_held_below(process: &Path, folder: &[u8]) -> bool {
+    let folder = Path::new(OsStr::from_bytes(folder));
+    is_any_held(process, |path| path != folder && path.starts_with(folder))
+}
+
+fn is_any_held(process: &Path, is_wanted: impl Fn(&Path) -> bool) -> bool {
+    let is_wanted = |path: &Vec<u8>| is_wanted(Path::new(OsStr::from_bytes(path)));
+    lists(Whose::OtherSets, process).iter().any(|held| held.iter().any(is_wanted))
 }

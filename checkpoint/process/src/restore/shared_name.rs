@@ -2,9 +2,10 @@
 //! afterwards: it must find what is restored, not what the lost processes have left there.
 //!
 //! 1. Memory has its name again before any restored process runs (`ToNode::AllRestored`).
-//! 2. What has the name now is removed if no process maps it: two nodes may have had the same name,
-//!    and their processes be on one node now. Or if it is that memory, and the process has written
-//!    to it; memory that it has only read may be another program's, which still runs.
+//! 2. What has the name now is removed if no process maps it: two nodes may have had the same
+//!    name, and their processes be on one node now; and memory may be another program's, which
+//!    still runs. If it is that memory, and the process has written to it, processes that are to
+//!    be restored together with it do not count: they are being ended.
 //! 3. The folders of the path belong to this user or to root, and nobody else can remove what is in
 //!    them.
 
@@ -38,8 +39,10 @@ pub struct NotNamed {
 pub struct SharedName<'a> {
     /// Where.
     pub path: &'a Path,
-    /// Device and inode of what had it, if that may be removed (2).
+    /// Device and inode of what had it, if the process has written to it (2).
     pub known: Option<(u64, u64)>,
+    /// See `RestoreOptions`.
+    pub together: Option<&'static str>,
 }
 
 impl SharedName<'_> {
@@ -68,7 +71,8 @@ impl SharedName<'_> {
                 Err(Errno::NOENT) => return Ok(()),
                 found => found.map_err(|error| format!("what has it now: {error}"))?,
             };
-            if self.known == Some(identity(&old)) || !is_mapped(identity(&old)) {
+            let together = self.together.filter(|_| self.known == Some(identity(&old)));
+            if !is_mapped(identity(&old), together) {
                 break old;
             }
             if Instant::now() >= until {
@@ -125,17 +129,27 @@ fn open_folder(path: &Path) -> Result<OwnedFd, String> {
     folder.ok_or_else(|| "it is no path of a file".into())
 }
 
-/// Does a process that this user may look at map it?
-fn is_mapped(identity: (u64, u64)) -> bool {
-    let maps = |entry: std::fs::DirEntry| {
-        let is_process = entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit);
-        is_process.then(|| std::fs::read(entry.path().join("maps")).ok())?
+/// Does a process that this user may look at map it, but those with this variable?
+fn is_mapped(identity: (u64, u64), but: Option<&str>) -> bool {
+    let is_process = |entry: &std::fs::DirEntry| {
+        entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit)
     };
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    processes.filter_map(maps).any(|text| {
+    let maps_it = |process: &Path| {
+        let text = std::fs::read(process.join("maps")).unwrap_or_default();
         let mut lines = proc_files::lines(&text).filter_map(MapLine::parse);
         lines.any(|map| (map.device, map.inode) == identity)
-    })
+    };
+    let is_left_out = |process: &Path| {
+        but.is_some_and(|variable| {
+            let environment = std::fs::read(process.join("environ")).unwrap_or_default();
+            let mut all = environment.split(|byte| *byte == 0);
+            let name = |one: &[u8]| one.split(|byte| *byte == b'=').next().map(<[u8]>::to_vec);
+            all.any(|one| name(one).as_deref() == Some(variable.as_bytes()))
+        })
+    };
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut processes = processes.filter(is_process).map(|entry| entry.path());
+    processes.any(|process| maps_it(&process) && !is_left_out(&process))
 }
 
 #[cfg(test)]
@@ -163,7 +177,7 @@ mod tests {
     }
 
     fn restored(path: &Path, known: Option<(u64, u64)>) -> Result<File, String> {
-        let mut memory = SharedName { path, known }.memory()?;
+        let mut memory = SharedName { path, known, together: Some("PATH") }.memory()?;
         memory.write_all(b"restored").unwrap();
         Ok(memory)
     }
@@ -199,6 +213,10 @@ mod tests {
             assert!(restored(&path, known).unwrap_err().contains("another process"));
         }
         assert_eq!(std::fs::read(&path).unwrap()[0], 7);
+        let of_others = SharedName { path: &path, known: Some((device, inode)), together: None };
+        assert!(of_others.memory().unwrap_err().contains("another process"));
+        assert_eq!(std::fs::read(&path).unwrap()[0], 7);
+        // This process has PATH.
         restored(&path, Some((device, inode))).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"restored");
         // SAFETY: mapped above.

@@ -111,7 +111,8 @@ fn make_objects(
             }
             Kind::NamedMemory(path) => {
                 let is_here = writes && proc_files::machine().is_ok_and(|here| here == plan.origin);
-                (SHARED, Some(SharedName { path, known: is_here.then_some(key) }))
+                let known = is_here.then_some(key);
+                (SHARED, Some(SharedName { path, known, together: options.together }))
             }
             Kind::Memory => (SHARED, None),
             Kind::OfServer => (OF_SERVER, None),

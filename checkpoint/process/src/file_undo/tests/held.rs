@@ -1,7 +1,7 @@
 //! What is put back by one set alone is held back from all others until it is written again.
 
 use super::*;
-use crate::file_undo::{holders, is_any_held_in, is_held, release};
+use crate::file_undo::{holders, is_any_held_below, is_any_held_in, is_held, release};
 
 const WRITER: &str = "set-1.rank-1";
 const READER: &str = "set-0.rank-0";
@@ -37,6 +37,9 @@ fn it_is_held_until_it_is_written_again() {
     assert!(!is_held(&place.process(READER), b"/another/file"));
     let is_any_in = |folder: &Path| is_any_held_in(&place.process(READER), bytes(folder));
     assert!(is_any_in(&place.0) && !is_any_in(&place.0.join("job")) && !is_any_in(&file));
+    let is_any_below = |folder: &Path| is_any_held_below(&place.process(READER), bytes(folder));
+    assert!(is_any_below(&place.0) && is_any_below(place.0.parent().unwrap()));
+    assert!(!is_any_in(place.0.parent().unwrap()) && !is_any_below(&file));
     release(&place.process("set-2.rank-9"));
     assert_eq!(held(READER), [true; 2], "by somebody else");
     release(&place.process(WRITER));
