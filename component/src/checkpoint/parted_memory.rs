@@ -4,7 +4,8 @@
 //!
 //! Before a snapshot each process notes what it shares, in its own memory. A restored one publishes
 //! that with its endpoint, and ends the job if somebody on another node had the same, and one of
-//! the two writes to it. Memory is known by the machine, the device and the inode that it had.
+//! the two writes to it. Memory is known by the machine, the device and the inode that it had. Not
+//! ours: windows look for themselves (`parted_by_restore`), and collectives go by messages then.
 
 use crate::checkpoint::shared_memory_barrier::{is_of_program, is_shared, name_of};
 use crate::peers::endpoint::Endpoint;
@@ -104,6 +105,8 @@ mod tests {
             ("rw-s", "/scratch/a table"),
             ("rw-s", "/memfd:rustbtl-window (deleted)"),
             ("rw-s", "/memfd:rustbtl-of-server (deleted)"),
+            ("rw-s", "/dev/shm/rustbtl-0-8e367fff57e7836f4f64627023d87d40 (deleted)"),
+            ("rw-s", "/memfd:rustbtl-own (deleted)"),
             ("r--s", "/tmp/ompi.n1.0/hwloc.sm"),
             ("r--s", "/tmp/ompi.n1.0/hwloc.sm (deleted)"),
             ("rw-s", "/tmp/ompi.n1.0/pid.7/pmix_dstor_ds21_7/smlockseg-0"),

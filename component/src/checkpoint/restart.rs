@@ -95,7 +95,7 @@ pub(crate) fn resume_after_restart(
     }
     let (own, here) = (&checkpoint.shared_memory, &driver.host.node);
     if let Some(other) = parted_from(own, here, driver.host.endpoints.values()) {
-        let who = format!("rank {} on node {}", other.rank, other.node);
+        let who = format!("rank {} on node {}; this one on node {here}", other.rank, other.node);
         driver.host.glue.fatal("parted-memory", &[&who]);
     }
     checkpoint.restore_verbs(id);

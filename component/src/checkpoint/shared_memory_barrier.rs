@@ -23,7 +23,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use rustbtl_coordination::control::{CheckpointId, ReplayBlocker};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
-use rustbtl_process::session_folders::is_session_folder;
+use rustbtl_process::session_folders::{is_own_memory, is_session_folder};
 use std::fs::File;
 use std::io::Read;
 
@@ -103,6 +103,7 @@ pub(super) fn is_of_program(line: &[u8]) -> bool {
     !name.split(|&byte| byte == b'/').any(is_of_others)
         && !name.starts_with(b"/memfd:rustbtl-window")
         && !name.starts_with(b"/memfd:rustbtl-of-server")
+        && !is_own_memory(name)
 }
 
 /// Does a line of /proc/self/maps tell of memory that others may write? Who can only read it has
@@ -380,6 +381,7 @@ mod tests {
             ("/memfd:rustbtl-shared (deleted)", true),
             ("/memfd:rustbtl-window (deleted)", false),
             ("/memfd:rustbtl-of-server (deleted)", false),
+            ("/dev/shm/rustbtl-0-8e367fff57e7836f4f64627023d87d40 (deleted)", false),
             ("/tmp/ompi.n0.0/pid.7/pmix_dstor/smlockseg", false),
             ("/dev/infiniband/uverbs0", false),
         ] {

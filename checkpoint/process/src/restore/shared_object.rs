@@ -15,7 +15,7 @@ use super::image_file::{ImageFile, ReadBuffers};
 use super::shared_name::{NotNamed, SharedName};
 use super::shared_registry::{RegistryEntry, memory};
 use crate::error::ProcessImageError;
-use crate::session_folders::{is_pmix_folder, is_session_folder};
+use crate::session_folders::{is_own_memory, is_pmix_folder, is_session_folder};
 use core::ops::Range;
 use rustbtl_checkpoint::image::record::SharedObject;
 use std::ffi::{CStr, OsStr};
@@ -89,6 +89,8 @@ pub enum Kind<'a> {
     NamedMemory(&'a Path),
     /// Memory whose name was removed, or that had none; or a file that was only read.
     Memory,
+    /// The component's own: its processes agree on it anew, and it needs no name.
+    Own,
     /// Made by a server, of PMIx or of Open MPI's daemons, which may be another one now.
     OfServer,
 }
@@ -101,6 +103,9 @@ impl<'a> Kind<'a> {
         let session = folders.any(is_session_folder);
         if pmix || session && !writes || path == OF_SERVER_PATH {
             return Self::OfServer;
+        }
+        if is_own_memory(path) {
+            return Self::Own;
         }
         if !path.starts_with(b"/") || path.ends_with(b" (deleted)") {
             return Self::Memory;
@@ -235,6 +240,8 @@ mod tests {
         for path in ["/dev/shm/a (deleted)", "/memfd:a (deleted)", "", "[heap]"] {
             assert_eq!(of(path), Kind::Memory, "{path}");
         }
+        let own = "/dev/shm/rustbtl-0-8e367fff57e7836f4f64627023d87d40";
+        assert_eq!((of(own), of("/memfd:rustbtl-own (deleted)")), (Kind::Own, Kind::Own));
         let segment = "/tmp/ompi.n1.0/pid.7/pmix_dstor_ds21_7/smlockseg-0";
         let deleted = "/tmp/ompi.n1.0/pid.7/pmix_dstor_ds21_7/smlockseg-0 (deleted)";
         let again = format!("/memfd:{} (deleted)", OF_SERVER.to_str().unwrap());

@@ -19,6 +19,7 @@ use crate::pages;
 use crate::proc_files::{self, MapLine};
 use crate::processor::LARGE_STATE;
 use crate::restore_args::{MUTED_MAX, PAYLOAD_BYTES_MAX, RestoreArgs};
+use crate::session_folders::OWN_MEMORY;
 use rustbtl_checkpoint::image::record::{self, Mapping};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -115,6 +116,7 @@ fn make_objects(
                 (SHARED, Some(SharedName { path, known, together: options.together }))
             }
             Kind::Memory => (SHARED, None),
+            Kind::Own => (OWN_MEMORY, None),
             Kind::OfServer => (OF_SERVER, None),
         };
         let (named, registry) = ((named.0, named.1.as_ref()), options.shared.as_ref());
