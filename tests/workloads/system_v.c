@@ -42,6 +42,7 @@ int main(int argc, char **argv)
         is_over = 0 == rank && 0 == access(argv[1], F_OK);
         MPI_Bcast(&is_over, 1, MPI_INT, 0, MPI_COMM_WORLD);
     }
+    MPI_Barrier(MPI_COMM_WORLD);
     if (0 == rank)
         must(0 == semctl(id, 0, IPC_RMID), "semctl");
     for (is_over = 0; !is_over;) {
