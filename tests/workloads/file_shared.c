@@ -305,6 +305,11 @@ int main(int argc, char **argv)
     const int death = is_early ? 0 : is_child ? SOON : DEATH;
     int every = is_late || is_table || !strcmp(how, "once") ? RARELY : 1;
     snprintf(path, sizeof path, "%s/shared.%s", argv[2], how);
+    if (me == 0 && is_after) { /* of a run before this one */
+        char made[4200];
+        snprintf(made, sizeof made, "%s-made", path);
+        unlink(made);
+    }
     if (me == 0 && is_child) {
         write_by_child(-1, path, 0);
     } else if (me == 0) {
