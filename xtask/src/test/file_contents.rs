@@ -136,18 +136,15 @@ const SHARED: [(Program, &[&str], Option<&str>); 14] = [
 ];
 /// What is done soon after a checkpoint, also while a process is restored, and does not know where
 /// others are; and the reason why others are rolled back.
-const EARLY: [(Program, Option<&str>); 10] = [
+const EARLY: [(Program, Option<&str>); 7] = [
     (
         shared("behind its end, before others are known", &["FOLDER", "GATE", "early"]),
         Some("shared.early holds something else"),
     ),
     (shared("read while they are put back", &["FOLDER", "GATE", "after"]), None),
-    (shared("looked for by opendir", &["FOLDER", "GATE", "opendir"]), None),
-    (shared("looked for by fdopendir", &["FOLDER", "GATE", "fdopendir"]), None),
-    (shared("looked for by scandir", &["FOLDER", "GATE", "scandir"]), None),
-    (shared("looked for by glob", &["FOLDER", "GATE", "glob"]), None),
-    (shared("looked for by nftw", &["FOLDER", "GATE", "nftw"]), None),
-    (shared("looked for by realpath", &["FOLDER", "GATE", "realpath"]), None),
+    (shared("looked for by opendir", &["FOLDER", "GATE", "opendir+fdopendir"]), None),
+    (shared("looked for by scandir", &["FOLDER", "GATE", "scandir+glob"]), None),
+    (shared("looked for by nftw", &["FOLDER", "GATE", "nftw+realpath"]), None),
     (
         shared("read before they are put back, and again", &["FOLDER", "GATE", "seen"]),
         Some("ranks of other sets have read it since"),
