@@ -155,6 +155,20 @@ impl<'a> Plan<'a> {
         Ok(plan)
     }
 
+    /// Bytes of a shared object, from its beginning, that the process has mapped without a gap.
+    pub fn mapped_from_beginning(&self, key: (u64, u64)) -> u64 {
+        let of_it = |map: &&Mapping<'_>| {
+            map.kind == record::MAPPING_SHARED && (map.device, map.inode) == key
+        };
+        let range = |map: &Mapping<'_>| (map.offset, map.offset + (map.end - map.start));
+        let mut ranges: Vec<_> = self.mappings.iter().filter(of_it).map(range).collect();
+        ranges.sort_unstable();
+        let longer = |so_far: u64, &(from, to): &(u64, u64)| {
+            if from <= so_far { so_far.max(to) } else { so_far }
+        };
+        ranges.iter().fold(0, longer)
+    }
+
     /// The leader thread.
     pub fn leader(&self) -> Result<&Thread, ProcessImageError> {
         let leader = self.threads.iter().find(|thread| thread.tid == self.process.pid);

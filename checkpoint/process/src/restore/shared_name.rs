@@ -2,26 +2,23 @@
 //! afterwards: it must find what is restored, not what the lost processes have left there.
 //!
 //! 1. Memory has its name again before any restored process runs (`ToNode::AllRestored`).
-//! 2. What has the name now is removed if no process maps it: two nodes may have had the same
-//!    name, and their processes be on one node now; and memory may be another program's, which
-//!    still runs. If it is that memory, and the process has written to it, processes that are to
-//!    be restored together with it do not count: they are being ended.
+//! 2. What has the name now is removed only if it is that memory, the image has all of it, the
+//!    process has written to it, and none but processes that are restored together with it map it:
+//!    they are being ended. All else may be somebody's: memory of another program that still runs,
+//!    of ranks of this node that had the same name, a table that is only read.
 //! 3. The folders of the path belong to this user or to root, and nobody else can remove what is in
 //!    them.
 
 use super::folders;
 use crate::proc_files::{self, MapLine};
-use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
-use std::time::{Duration, Instant};
 
-/// A process that is being ended may still map what has the name.
-const ENDING_MAX: Duration = Duration::from_secs(1);
-const ENDING_STEP: Duration = Duration::from_millis(20);
+const PAGE: u64 = 4096;
 const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
@@ -39,18 +36,24 @@ pub struct NotNamed {
 pub struct SharedName<'a> {
     /// Where.
     pub path: &'a Path,
-    /// Device and inode of what had it, if the process has written to it (2).
+    /// Bytes from its beginning on of which the image has all that was there.
+    pub whole: u64,
+    /// The process has written to it.
+    pub writes: bool,
+    /// Device and inode of what had the name, on this machine.
     pub known: Option<(u64, u64)>,
     /// See `RestoreOptions`.
     pub together: Option<&'static str>,
 }
 
 impl SharedName<'_> {
-    /// New memory under this name (1); its folder is made where nodes have folders of their own.
-    pub fn memory(&self) -> Result<File, String> {
+    /// New memory of so many bytes under this name (1); its folder is made where nodes have folders
+    /// of their own.
+    pub fn memory(&self, bytes: u64) -> Result<File, String> {
         let (Some(name), Some(folder)) = (self.path.file_name(), self.path.parent()) else {
             return Err("it is no path of a file".into());
         };
+        self.must_be_whole(bytes)?;
         let folder = open_folder(folder)?;
         self.remove_old(&folder, name)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -58,41 +61,39 @@ impl SharedName<'_> {
         made.map(File::from).map_err(|error| format!("it cannot be made: {error}"))
     }
 
-    /// It was not given.
-    pub fn not_given(&self, reason: String) -> NotNamed {
-        NotNamed { path: self.path.to_owned(), reason }
+    /// It was not given; `None`: nobody needs to know.
+    pub fn not_given(&self, reason: String) -> Option<NotNamed> {
+        self.writes.then(|| NotNamed { path: self.path.to_owned(), reason })
     }
 
-    /// Removes what has the name.
+    fn must_be_whole(&self, bytes: u64) -> Result<(), String> {
+        if bytes.next_multiple_of(PAGE) <= self.whole {
+            return Ok(());
+        }
+        Err("the process had only mapped a part of it".into())
+    }
+
+    /// Removes what has the name (2).
     fn remove_old(&self, folder: &OwnedFd, name: &OsStr) -> Result<(), String> {
-        let until = Instant::now() + ENDING_MAX;
-        let old = loop {
-            let old = match fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
-                Err(Errno::NOENT) => return Ok(()),
-                found => found.map_err(|error| format!("what has it now: {error}"))?,
-            };
-            let together = self.together.filter(|_| self.known == Some(identity(&old)));
-            if !is_mapped(identity(&old), together) {
-                break old;
-            }
-            if Instant::now() >= until {
-                return Err("another process of this node uses a file of this name".into());
-            }
-            std::thread::sleep(ENDING_STEP);
+        let old = match fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(()),
+            found => found.map_err(|error| format!("what has it now: {error}"))?,
         };
         let own = rustix::process::geteuid().as_raw();
-        if FileType::from_raw_mode(old.st_mode) != FileType::RegularFile || old.st_uid != own {
-            return Err("something has this name that is no file of this user".into());
+        let is_file = FileType::from_raw_mode(old.st_mode) == FileType::RegularFile;
+        let identity = (old.st_dev, old.st_ino);
+        if self.known != Some(identity) || !self.writes || !is_file || old.st_uid != own {
+            return Err("something else has this name".into());
+        }
+        self.must_be_whole(old.st_size as u64)?;
+        if is_mapped_by_another(identity, self.together) {
+            return Err("a process that is none of the job's ranks uses it".into());
         }
         match fs::unlinkat(folder, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(format!("what has it now cannot be removed: {error}")),
         }
     }
-}
-
-fn identity(stat: &Stat) -> (u64, u64) {
-    (stat.st_dev, stat.st_ino)
 }
 
 /// Opens a folder from the root on (3); makes those that are not there (`folders`).
@@ -130,7 +131,7 @@ fn open_folder(path: &Path) -> Result<OwnedFd, String> {
 }
 
 /// Does a process that this user may look at map it, but those with this variable?
-fn is_mapped(identity: (u64, u64), but: Option<&str>) -> bool {
+fn is_mapped_by_another(identity: (u64, u64), but: Option<&str>) -> bool {
     let is_process = |entry: &std::fs::DirEntry| {
         entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit)
     };
@@ -176,31 +177,40 @@ mod tests {
         }
     }
 
-    fn restored(path: &Path, known: Option<(u64, u64)>) -> Result<File, String> {
-        let mut memory = SharedName { path, known, together: Some("PATH") }.memory()?;
+    /// What this process has written to, 8 KiB of it.
+    fn name_of(path: &Path) -> SharedName<'_> {
+        let stat = std::fs::metadata(path).ok();
+        let known = stat.map(|stat| (stat.dev(), stat.ino()));
+        // This process has PATH.
+        SharedName { path, whole: 8192, writes: true, known, together: Some("PATH") }
+    }
+
+    fn restored(name: &SharedName<'_>) -> Result<(), String> {
+        let mut memory = name.memory(5000)?;
         memory.write_all(b"restored").unwrap();
-        Ok(memory)
+        Ok(())
     }
 
     #[test]
-    fn what_lost_processes_have_left_is_replaced_also_in_a_folder_that_is_gone() {
+    fn memory_has_its_name_also_where_its_folder_is_gone() {
         let scratch = Scratch::new("name-replaced");
         let path = scratch.0.join("job/7/memory");
-        let first = restored(&path, None).unwrap();
+        restored(&name_of(&path)).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"restored");
         let folder = std::fs::metadata(path.parent().unwrap()).unwrap();
         assert_eq!(folder.mode() & 0o777, 0o700);
-        std::fs::write(&path, "old").unwrap();
-        let second = restored(&path, None).unwrap();
+        std::fs::write(&path, "of the lost processes").unwrap();
+        let before = std::fs::metadata(&path).unwrap().ino();
+        restored(&name_of(&path)).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"restored");
-        assert_ne!(first.metadata().unwrap().ino(), second.metadata().unwrap().ino());
+        assert_ne!(std::fs::metadata(&path).unwrap().ino(), before);
     }
 
     #[test]
-    fn what_another_process_maps_keeps_its_name_unless_it_is_that_memory() {
+    fn what_may_be_somebody_elses_keeps_its_name() {
         let scratch = Scratch::new("name-used");
         let path = scratch.0.join("memory");
-        std::fs::write(&path, [7; 4096]).unwrap();
+        std::fs::write(&path, [7; 8192]).unwrap();
         let used = File::open(&path).unwrap();
         // SAFETY: a mapping of one page, which nobody writes to.
         let page = unsafe {
@@ -208,16 +218,24 @@ mod tests {
             libc::mmap(core::ptr::null_mut(), 4096, libc::PROT_READ, shared, used.as_raw_fd(), 0)
         };
         assert_ne!(page, libc::MAP_FAILED);
-        let (device, inode) = (used.metadata().unwrap().dev(), used.metadata().unwrap().ino());
-        for known in [None, Some((device, inode + 1))] {
-            assert!(restored(&path, known).unwrap_err().contains("another process"));
+        let (device, inode) = name_of(&path).known.unwrap();
+        for (name, reason) in [
+            (SharedName { known: None, ..name_of(&path) }, "something else"),
+            (SharedName { known: Some((device, inode + 1)), ..name_of(&path) }, "something else"),
+            (SharedName { writes: false, ..name_of(&path) }, "something else"),
+            (SharedName { together: None, ..name_of(&path) }, "none of the job's ranks"),
+            (SharedName { whole: 4096, ..name_of(&path) }, "a part of it"),
+        ] {
+            let refused = restored(&name).unwrap_err();
+            assert!(refused.contains(reason), "{refused}");
+            assert_eq!(name.not_given(refused).is_some(), name.writes);
+            assert_eq!(std::fs::read(&path).unwrap()[0], 7);
         }
-        assert_eq!(std::fs::read(&path).unwrap()[0], 7);
-        let of_others = SharedName { path: &path, known: Some((device, inode)), together: None };
-        assert!(of_others.memory().unwrap_err().contains("another process"));
-        assert_eq!(std::fs::read(&path).unwrap()[0], 7);
-        // This process has PATH.
-        restored(&path, Some((device, inode))).unwrap();
+        // It is larger than what the image has.
+        File::options().write(true).open(&path).unwrap().set_len(8193).unwrap();
+        assert!(restored(&name_of(&path)).unwrap_err().contains("a part of it"));
+        File::options().write(true).open(&path).unwrap().set_len(8192).unwrap();
+        restored(&name_of(&path)).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"restored");
         // SAFETY: mapped above.
         unsafe { libc::munmap(page, 4096) };
@@ -229,15 +247,15 @@ mod tests {
         let (target, path) = (scratch.0.join("target"), scratch.0.join("memory"));
         std::fs::write(&target, "mine").unwrap();
         symlink(&target, &path).unwrap();
-        assert!(restored(&path, None).unwrap_err().contains("no file of this user"));
+        assert!(restored(&name_of(&path)).unwrap_err().contains("something else"));
         symlink(&scratch.0, scratch.0.join("folder")).unwrap();
-        assert!(restored(&scratch.0.join("folder/target"), None).is_err());
+        assert!(restored(&name_of(&scratch.0.join("folder/target"))).is_err());
         let open = scratch.0.join("open");
         std::fs::create_dir(&open).unwrap();
         std::fs::set_permissions(&open, PermissionsExt::from_mode(0o777)).unwrap();
-        assert!(restored(&open.join("memory"), None).unwrap_err().contains("others"));
+        assert!(restored(&name_of(&open.join("memory"))).unwrap_err().contains("others"));
         for nonsense in ["", "/", "memory", "/dev/../dev/shm/memory"] {
-            assert!(restored(Path::new(nonsense), None).is_err(), "{nonsense}");
+            assert!(restored(&name_of(Path::new(nonsense))).is_err(), "{nonsense}");
         }
         assert_eq!(std::fs::read(&target).unwrap(), b"mine");
     }

@@ -53,10 +53,10 @@ pub fn make(
         None => None,
     };
     let mut not_named = None;
-    let mut new = || match name.map(SharedName::memory) {
+    let mut new = || match name.map(|name| name.memory(bytes)) {
         Some(Ok(named)) => Ok(named),
         Some(Err(reason)) => {
-            not_named = name.map(|name| name.not_given(reason));
+            not_named = name.and_then(|name| name.not_given(reason));
             memory(seen_as)
         }
         None => memory(seen_as),

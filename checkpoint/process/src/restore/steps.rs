@@ -111,9 +111,10 @@ fn make_objects(
                 continue;
             }
             Kind::NamedMemory(path) => {
-                let is_here = writes && proc_files::machine().is_ok_and(|here| here == plan.origin);
-                let known = is_here.then_some(key);
-                (SHARED, Some(SharedName { path, known, together: options.together }))
+                let is_here = proc_files::machine().is_ok_and(|here| here == plan.origin);
+                let (known, whole) = (is_here.then_some(key), plan.mapped_from_beginning(key));
+                let together = options.together;
+                (SHARED, Some(SharedName { path, whole, writes, known, together }))
             }
             Kind::Memory => (SHARED, None),
             Kind::Own => (OWN_MEMORY, None),
