@@ -239,19 +239,21 @@ fn the_working_directory_and_tmpdir_of_another_node_are_made_empty() {
         std::fs::create_dir_all(made).unwrap();
     }
     std::fs::write(format!("{work}/old"), "").unwrap();
-    const SCRIPT: &str = "import os, time, tempfile\n\
+    const SCRIPT: &str = "import os, sys, time, tempfile\n\
         print('ready', flush=True)\n\
-        time.sleep(0.5)\n\
+        while not os.path.exists(sys.argv[1]): time.sleep(0.01)\n\
         open('new', 'w')\n\
         print(os.listdir(), os.getcwd(), os.path.dirname(tempfile.mkdtemp()), flush=True)";
     let mut command = Command::new("/usr/bin/python3");
-    command.args(["-c", SCRIPT]).current_dir(&work).env("TMPDIR", &temporary);
+    let go = folder.join("go");
+    command.args(["-c", SCRIPT]).arg(&go).current_dir(&work).env("TMPDIR", &temporary);
     let mut subject = Subject::start(&mut command, &output);
     subject.wait_for("ready");
     subject.checkpoint("fork", &image, &WriteOptions::default()).unwrap();
     subject.kill();
     std::fs::remove_dir_all(&place).unwrap();
     let (subject, _) = Subject::restore(&image, &output, Ids::New);
+    std::fs::write(&go, "").unwrap();
     let (status, text) = subject.finish(30);
     std::fs::remove_dir_all(&place).unwrap();
     assert_eq!((status, text), (0, format!("ready\n['new'] {work} {temporary}\n")));
@@ -390,7 +392,7 @@ fn two_processes_share_their_memory_in_every_generation() {
     let folder = scratch("shared");
     let path = program("shared.c", &[]);
     // Of files there, the memory is what counts.
-    let file = PathBuf::from(format!("/dev/shm/rustbtl-test-{}", std::process::id()));
+    let file = PathBuf::from(format!("/dev/shm/rustbtl-shared-{}", std::process::id()));
     let start = |role: &str| {
         let mut command = Command::new(&path);
         Subject::start(command.arg(role).arg(&file), &folder.join(role))
@@ -444,6 +446,29 @@ fn two_processes_share_their_memory_in_every_generation() {
     for (status, text) in texts {
         assert_eq!((status, text), (0, "ready\nsum is right\n".into()));
     }
+}
+
+#[test]
+fn memory_that_is_open_is_restored_where_only_a_part_is_mapped() {
+    let folder = scratch("parts");
+    let file = PathBuf::from(format!("/dev/shm/rustbtl-parts-{}", std::process::id()));
+    let (output, image) = (folder.join("output"), folder.join("image"));
+    let mut command = Command::new(program("parts.c", &[]));
+    let mut subject = Subject::start(command.arg(&file), &output);
+    subject.wait_for("ready");
+    subject.checkpoint("fork", &image, &WriteOptions::default()).unwrap();
+    subject.kill();
+    // What others do to it afterwards does not matter.
+    std::fs::write(&file, [b'-'; 3 * 4096]).unwrap();
+    let (subject, _) = Subject::restore(&image, &output, Ids::New);
+    let stop = file.with_extension("stop");
+    std::fs::write(&stop, "").unwrap();
+    let found = subject.finish(60);
+    let named = std::fs::read(&file).unwrap();
+    std::fs::remove_file(&stop).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(found, (0, "ready\naabxcc y\n".into()));
+    assert_eq!((named.len(), named[0], named[4096 + 8]), (3 * 4096, b'a', b'y'), "its name");
 }
 
 #[test]

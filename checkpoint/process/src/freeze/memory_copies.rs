@@ -13,7 +13,9 @@ use crate::mmap_vec::{Description, MmapVec};
 use crate::proc_files::{self, MapLine};
 use crate::raw::{self, Errno};
 use core::ops::Range;
-use rustbtl_checkpoint::image::record::{DESCRIPTOR_UNNAMED, NotForked, SharedRun};
+use rustbtl_checkpoint::image::record::{
+    DESCRIPTOR_FILE, DESCRIPTOR_UNNAMED, NotForked, SharedRun,
+};
 
 const PAGE: u64 = 4096;
 /// A file that is mapped read-only is stored with the image up to this size; a larger one is
@@ -106,7 +108,23 @@ impl MemoryCopies {
                 && !is_excluded(options, map.start)
                 && must_store(&map)?;
             if stored && !self.done.items().contains(&(map.device, map.inode)) {
-                self.mapping(&map, description, fork)?;
+                // All of it, if it is open: by the descriptor the program may read the rest.
+                let is_of = |open: &&KnownDescriptor| {
+                    open.first
+                        && open.kind == DESCRIPTOR_FILE
+                        && (open.device, open.inode) == (map.device, map.inode)
+                };
+                let open = known.iter().find(is_of).filter(|_| is_memory(&map));
+                match open.map(|file| self.file(file, description)) {
+                    Some(Ok(())) => self.done.push((map.device, map.inode)),
+                    // It cannot be read by this descriptor.
+                    Some(Err(Errno(libc::EBADF))) | None => {
+                        self.mapping(&map, description, fork)?
+                    }
+                    Some(Err(error)) => {
+                        return Err(FreezeFailure::system("copying a file of memory")(error));
+                    }
+                }
             }
         }
         Ok(())
@@ -228,6 +246,11 @@ impl MemoryCopies {
 
 fn is_excluded(options: &FreezeOptions<'_>, address: u64) -> bool {
     options.exclude.iter().any(|range| range.contains(&(address as usize)))
+}
+
+/// Is it a file whose content is only in memory?
+fn is_memory(map: &MapLine<'_>) -> bool {
+    map.path.starts_with(b"/dev/shm/")
 }
 
 /// Is the content of a shared mapping part of the image? Refuses what cannot be mapped again.

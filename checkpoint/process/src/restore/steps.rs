@@ -112,7 +112,13 @@ fn make_objects(
             }
             Kind::NamedMemory(path) => {
                 let is_here = proc_files::machine().is_ok_and(|here| here == plan.origin);
-                let (known, whole) = (is_here.then_some(key), plan.mapped_from_beginning(key));
+                let known = is_here.then_some(key);
+                // What was open to be read the image has as a whole.
+                let is_open = open.is_some_and(|open| {
+                    open.kind == record::DESCRIPTOR_FILE
+                        && open.flags & libc::O_ACCMODE as u32 != libc::O_WRONLY as u32
+                });
+                let whole = if is_open { u64::MAX } else { plan.mapped_from_beginning(key) };
                 let together = options.together;
                 (SHARED, Some(SharedName { path, whole, writes, known, together }))
             }
