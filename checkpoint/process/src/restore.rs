@@ -62,7 +62,7 @@ pub struct RestoreOptions {
     /// Where shared objects are registered; `None`: no other process shares them.
     pub shared: Option<SharedRegistry>,
     /// Folders of files that are memory with a name: what maps one that is shared and writable gets
-    /// new memory under this name. Session folders of Open MPI and PMIx always are.
+    /// new memory under this name. Session folders of Open MPI always are.
     pub detached: Vec<PathBuf>,
     /// A variable that those have in their environment that are restored together, and no others:
     /// what another process still maps keeps its name.

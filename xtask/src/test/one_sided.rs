@@ -192,6 +192,11 @@ pub fn run_over(tier: &mut Tier, over: &Over) {
             rolls_back(over, program, shape, &format!("checkpoint_completed@2={who}"))
         });
     }
+    tier.check("one-sided: opened after it was restored twice from one image: 2 × 2", || {
+        let again = ["--kill-at-event", "set_restarted@1=rank:3"];
+        let fault = "checkpoint_completed@2=rank:3";
+        survives(over, (&NAMED, (2, 2), &again), fault, 2).map(drop)
+    });
     tier.check("one-sided: the whole job rolls back: 1 × 3", || {
         rolls_back(over, &WINDOW, (1, 3), "checkpoint_completed@2=rank:1")
     });

@@ -2,10 +2,11 @@
 //! afterwards: it must find what is restored, not what the lost processes have left there.
 //!
 //! 1. Memory has its name again before any restored process runs (`ToNode::AllRestored`).
-//! 2. What has the name now is removed only if it is that memory, the image has all of it, the
-//!    process has written to it, and none but processes that are restored together with it map it:
-//!    they are being ended. All else may be somebody's: memory of another program that still runs,
-//!    of ranks of this node that had the same name, a table that is only read.
+//! 2. What has the name now is removed only in the file system where that memory was, if the image
+//!    has all of it, the process has written to it, and none but processes that are restored
+//!    together with it map it: they are being ended. It is that memory, or what an earlier restore
+//!    from this image has put into its place. All else may be somebody's: memory of another program
+//!    that still runs, of ranks of this node that had the same name, a table that is only read.
 //! 3. The folders of the path belong to this user or to root, and nobody else can remove what is in
 //!    them.
 
@@ -40,8 +41,8 @@ pub struct SharedName<'a> {
     pub whole: u64,
     /// The process has written to it.
     pub writes: bool,
-    /// Device and inode of what had the name, on this machine.
-    pub known: Option<(u64, u64)>,
+    /// Device of what had the name, on this machine.
+    pub device: Option<u64>,
     /// See `RestoreOptions`.
     pub together: Option<&'static str>,
 }
@@ -81,12 +82,12 @@ impl SharedName<'_> {
         };
         let own = rustix::process::geteuid().as_raw();
         let is_file = FileType::from_raw_mode(old.st_mode) == FileType::RegularFile;
-        let identity = (old.st_dev, old.st_ino);
-        if self.known != Some(identity) || !self.writes || !is_file || old.st_uid != own {
+        let was_here = self.device == Some(old.st_dev);
+        if !was_here || !self.writes || !is_file || old.st_uid != own {
             return Err("something else has this name".into());
         }
         self.must_be_whole(old.st_size as u64)?;
-        if is_mapped_by_another(identity, self.together) {
+        if is_mapped_by_another((old.st_dev, old.st_ino), self.together) {
             return Err("a process that is none of the job's ranks uses it".into());
         }
         match fs::unlinkat(folder, name, AtFlags::empty()) {
@@ -143,9 +144,8 @@ fn is_mapped_by_another(identity: (u64, u64), but: Option<&str>) -> bool {
     let is_left_out = |process: &Path| {
         but.is_some_and(|variable| {
             let environment = std::fs::read(process.join("environ")).unwrap_or_default();
-            let mut all = environment.split(|byte| *byte == 0);
-            let name = |one: &[u8]| one.split(|byte| *byte == b'=').next().map(<[u8]>::to_vec);
-            all.any(|one| name(one).as_deref() == Some(variable.as_bytes()))
+            let begins = format!("{variable}=");
+            environment.split(|byte| *byte == 0).any(|one| one.starts_with(begins.as_bytes()))
         })
     };
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -179,10 +179,9 @@ mod tests {
 
     /// What this process has written to, 8 KiB of it.
     fn name_of(path: &Path) -> SharedName<'_> {
-        let stat = std::fs::metadata(path).ok();
-        let known = stat.map(|stat| (stat.dev(), stat.ino()));
+        let device = std::fs::metadata(path).ok().map(|stat| stat.dev());
         // This process has PATH.
-        SharedName { path, whole: 8192, writes: true, known, together: Some("PATH") }
+        SharedName { path, whole: 8192, writes: true, device, together: Some("PATH") }
     }
 
     fn restored(name: &SharedName<'_>) -> Result<(), String> {
@@ -204,6 +203,10 @@ mod tests {
         restored(&name_of(&path)).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"restored");
         assert_ne!(std::fs::metadata(&path).unwrap().ino(), before);
+        // Once more from the same image: what the first restore has made is lost, too.
+        std::fs::write(&path, "of processes that were lost again").unwrap();
+        restored(&name_of(&path)).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"restored");
     }
 
     #[test]
@@ -218,10 +221,10 @@ mod tests {
             libc::mmap(core::ptr::null_mut(), 4096, libc::PROT_READ, shared, used.as_raw_fd(), 0)
         };
         assert_ne!(page, libc::MAP_FAILED);
-        let (device, inode) = name_of(&path).known.unwrap();
+        let device = name_of(&path).device.unwrap();
         for (name, reason) in [
-            (SharedName { known: None, ..name_of(&path) }, "something else"),
-            (SharedName { known: Some((device, inode + 1)), ..name_of(&path) }, "something else"),
+            (SharedName { device: None, ..name_of(&path) }, "something else"),
+            (SharedName { device: Some(device + 1), ..name_of(&path) }, "something else"),
             (SharedName { writes: false, ..name_of(&path) }, "something else"),
             (SharedName { together: None, ..name_of(&path) }, "none of the job's ranks"),
             (SharedName { whole: 4096, ..name_of(&path) }, "a part of it"),

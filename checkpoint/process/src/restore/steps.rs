@@ -112,7 +112,7 @@ fn make_objects(
             }
             Kind::NamedMemory(path) => {
                 let is_here = proc_files::machine().is_ok_and(|here| here == plan.origin);
-                let known = is_here.then_some(key);
+                let device = is_here.then_some(shared.device);
                 // What was open to be read the image has as a whole.
                 let is_open = open.is_some_and(|open| {
                     open.kind == record::DESCRIPTOR_FILE
@@ -120,7 +120,7 @@ fn make_objects(
                 });
                 let whole = if is_open { u64::MAX } else { plan.mapped_from_beginning(key) };
                 let together = options.together;
-                (SHARED, Some(SharedName { path, whole, writes, known, together }))
+                (SHARED, Some(SharedName { path, whole, writes, device, together }))
             }
             Kind::Memory => (SHARED, None),
             Kind::Own => (OWN_MEMORY, None),
