@@ -19,14 +19,28 @@ pub fn is_session_folder(name: &[u8]) -> bool {
     NAMES.iter().any(|begin| name.starts_with(begin))
 }
 
+/// As restored memory is seen that a server has made, of PMIx or of Open MPI's daemons: processes
+/// that have it share nothing by it.
+pub const SERVER_MEMORY: &CStr = c"rustbtl-of-server";
+
+/// Is it such memory, by its path in /proc/PID/maps?
+pub fn is_server_memory(path: &[u8]) -> bool {
+    name_in(path).strip_prefix(b"memfd:") == Some(SERVER_MEMORY.to_bytes())
+}
+
+/// The last part of a path in /proc/PID/maps, whether its name was removed or not.
+fn name_in(path: &[u8]) -> &[u8] {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    name.strip_suffix(b" (deleted)").unwrap_or(name)
+}
+
 /// As restored memory of the component's own is seen.
 pub const OWN_MEMORY: &CStr = c"rustbtl-own";
 
 /// Does this path in /proc/PID/maps name memory that the component has made for itself: of the
 /// ranks of a node, or of a window? (`rustbtl-USER-NUMBER`, see its `transports::shm`.)
 pub fn is_own_memory(path: &[u8]) -> bool {
-    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
+    let name = name_in(path);
     if name.strip_prefix(b"memfd:") == Some(OWN_MEMORY.to_bytes()) {
         return true;
     }

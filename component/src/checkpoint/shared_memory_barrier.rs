@@ -23,7 +23,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use rustbtl_coordination::control::{CheckpointId, ReplayBlocker};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
-use rustbtl_process::session_folders::{is_own_memory, is_session_folder};
+use rustbtl_process::session_folders::{is_own_memory, is_server_memory, is_session_folder};
 use std::fs::File;
 use std::io::Read;
 
@@ -102,7 +102,7 @@ pub(super) fn is_of_program(line: &[u8]) -> bool {
     let is_of_others = |part: &[u8]| is_session_folder(part) || part == b"infiniband";
     !name.split(|&byte| byte == b'/').any(is_of_others)
         && !name.starts_with(b"/memfd:rustbtl-window")
-        && !name.starts_with(b"/memfd:rustbtl-of-server")
+        && !is_server_memory(name)
         && !is_own_memory(name)
 }
 

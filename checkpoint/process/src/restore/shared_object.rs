@@ -15,7 +15,7 @@ use super::image_file::{ImageFile, ReadBuffers};
 use super::shared_name::{NotNamed, SharedName};
 use super::shared_registry::{RegistryEntry, memory};
 use crate::error::ProcessImageError;
-use crate::session_folders::{is_own_memory, is_pmix_folder, is_session_folder};
+use crate::session_folders::{is_own_memory, is_pmix_folder, is_server_memory, is_session_folder};
 use core::ops::Range;
 use rustbtl_checkpoint::image::record::SharedObject;
 use std::ffi::{CStr, OsStr};
@@ -28,9 +28,6 @@ use std::path::{Path, PathBuf};
 const PAGE: usize = 4096;
 /// As memory of the program is seen that has no name.
 pub const SHARED: &CStr = c"rustbtl-shared";
-/// As what servers have made is seen: processes that have it share nothing by it.
-pub const OF_SERVER: &CStr = c"rustbtl-of-server";
-const OF_SERVER_PATH: &[u8] = b"/memfd:rustbtl-of-server (deleted)";
 
 /// Makes the object, or finds it, and fills what is missing. `origin`: the machine that it is of;
 /// `name`: where it is to have one; else this is what is seen of it.
@@ -101,7 +98,7 @@ impl<'a> Kind<'a> {
         let mut folders = path.split(|byte| *byte == b'/');
         let pmix = folders.clone().any(is_pmix_folder);
         let session = folders.any(is_session_folder);
-        if pmix || session && !writes || path == OF_SERVER_PATH {
+        if pmix || session && !writes || is_server_memory(path) {
             return Self::OfServer;
         }
         if is_own_memory(path) {
@@ -244,9 +241,7 @@ mod tests {
         assert_eq!((of(own), of("/memfd:rustbtl-own (deleted)")), (Kind::Own, Kind::Own));
         let segment = "/tmp/ompi.n1.0/pid.7/pmix_dstor_ds21_7/smlockseg-0";
         let deleted = "/tmp/ompi.n1.0/pid.7/pmix_dstor_ds21_7/smlockseg-0 (deleted)";
-        let again = format!("/memfd:{} (deleted)", OF_SERVER.to_str().unwrap());
-        assert_eq!(again.as_bytes(), OF_SERVER_PATH);
-        for path in [segment, deleted, again.leak()] {
+        for path in [segment, deleted, "/memfd:rustbtl-of-server (deleted)"] {
             assert_eq!(of(path), Kind::OfServer, "{path}");
         }
     }

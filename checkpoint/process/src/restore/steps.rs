@@ -10,7 +10,7 @@ use super::plan::{self, Plan};
 use super::remote_syscalls::{Mmap, RemoteSyscalls};
 use super::restorer::{Start, span};
 use super::shared_name::{NotNamed, SharedName};
-use super::shared_object::{self, Kind, OF_SERVER, SHARED};
+use super::shared_object::{self, Kind, SHARED};
 use super::threads::{self, PreparedThread};
 use super::{Ids, RestoreOptions, RestoredChild};
 use crate::error::ProcessImageError;
@@ -19,7 +19,7 @@ use crate::pages;
 use crate::proc_files::{self, MapLine};
 use crate::processor::LARGE_STATE;
 use crate::restore_args::{MUTED_MAX, PAYLOAD_BYTES_MAX, RestoreArgs};
-use crate::session_folders::OWN_MEMORY;
+use crate::session_folders::{OWN_MEMORY, SERVER_MEMORY};
 use rustbtl_checkpoint::image::record::{self, Mapping};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -124,7 +124,7 @@ fn make_objects(
             }
             Kind::Memory => (SHARED, None),
             Kind::Own => (OWN_MEMORY, None),
-            Kind::OfServer => (OF_SERVER, None),
+            Kind::OfServer => (SERVER_MEMORY, None),
         };
         let (named, registry) = ((named.0, named.1.as_ref()), options.shared.as_ref());
         let (file, failed) =
