@@ -13,6 +13,24 @@ use rustbtl_process::freeze::{
 };
 use std::ops::Range;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// An order has not been answered yet. Whoever has given it must have the answer, also from a
+/// program that ends as soon as its threads run again.
+static ORDERED: AtomicBool = AtomicBool::new(false);
+
+/// Runs at the end of the program.
+extern "C" fn wait_for_the_answer() {
+    while ORDERED.load(Ordering::Acquire) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A child of the program has no checkpoint thread.
+extern "C" fn nobody_ordered() {
+    ORDERED.store(false, Ordering::Release);
+}
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -36,6 +54,10 @@ extern "C" fn start() {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old) };
     let made = std::thread::Builder::new().name("checkpoint".into()).spawn(move || serve(socket));
     made.expect("a thread");
+    // SAFETY: plain functions, which stay loaded as long as the program.
+    unsafe { libc::atexit(wait_for_the_answer) };
+    // SAFETY: as above.
+    unsafe { libc::pthread_atfork(None, None, Some(nobody_ordered)) };
     // SAFETY: as above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut()) };
 }
@@ -90,6 +112,7 @@ fn serve(socket: RawFd) {
         if count == 0 {
             return; // there will be no more orders
         }
+        ORDERED.store(true, Ordering::Release);
         let order = String::from_utf8_lossy(&buffer[..count]).into_owned();
         if order.contains("mute=") {
             pmix::survive_loss();
@@ -161,5 +184,6 @@ fn serve(socket: RawFd) {
             }
             Err(error) => send(socket, &[b"E", error.to_string().as_bytes()]),
         }
+        ORDERED.store(false, Ordering::Release);
     }
 }
