@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_millis(250);
 const FD_MIN: RawFd = 200;
 /// What nobody waits for is sent to the log so often: each time takes a processor from a rank, on a
 /// full node, for the coordinator and for the answer.
-pub const PACE_MS: i32 = 24;
+pub const PACE_MS: i32 = 100;
 const PACE_NS: u64 = PACE_MS as u64 * 1_000_000;
 /// After so long nobody counts on the answer any more.
 const OVERDUE_NS: u64 = 1_000_000_000;
