@@ -19,6 +19,14 @@ use std::os::fd::RawFd;
 /// the set, which this one does not get.
 const HELD_POLL_MS: i32 = 1;
 
+/// A frame of another process of the set may wait for what this one has recorded while its program
+/// computes, and nothing wakes it for that. Where frames have waited lately, it is looked for each
+/// [`HELD_POLL_MS`], and answers are taken in as they come: the program may have left MPI while its
+/// frame waits.
+const SET_POLL_MS: i32 = 24;
+/// After so many of these looks without one that waits, it is looked for seldom again.
+const LOOKS_FOR_FRAMES: u32 = 100;
+
 /// Without news of what is stable, frames are retried only so seldom: that takes the engine
 /// from a program that may be waiting for a processor in it, as the coordinator may, too.
 const HELD_POLLS: u32 = 16;
@@ -33,7 +41,13 @@ impl Checkpoint {
         let usual = match (self.ready, set_order::is_held()) {
             (false, _) => crate::checkpoint::thread::INIT_POLL_MS,
             (true, true) => HELD_POLL_MS,
-            _ if self.polls_soon() || !COORDINATOR_LINK.set_polled(false) => PACE_MS,
+            _ if self.polls_soon() || !COORDINATOR_LINK.set_polled(false) => {
+                match (self.members.len() > 1, self.flush_state.frames_wait > 0) {
+                    (true, true) => HELD_POLL_MS,
+                    (true, false) => SET_POLL_MS,
+                    (false, _) => PACE_MS,
+                }
+            }
             (true, false) if self.repairing => crate::checkpoint::thread::REPAIR_POLL_MS,
             (true, false) if self.replaying || self.awaits_replays_over() => {
                 crate::checkpoint::thread::BEHIND_POLL_MS
@@ -50,9 +64,10 @@ impl Checkpoint {
     /// long and nobody waits for that.
     pub(crate) fn direct_to_poll(&self) -> Option<RawFd> {
         let program_polls = COORDINATOR_LINK.awaits_answer() && self.flush_state.polling;
+        let may_wait = set_order::is_held() || self.flush_state.frames_wait > 0;
         COORDINATOR_LINK
             .descriptor()
-            .filter(|_| !program_polls && (set_order::is_held() || !self.flush_state.recording))
+            .filter(|_| !program_polls && (may_wait || !self.flush_state.recording))
     }
 
     /// Does this thread come by before long, without being woken? What is recorded next need not
@@ -138,6 +153,10 @@ impl Checkpoint {
         let recorded = piggyback::recorded();
         let before = core::mem::replace(&mut self.flush_state.recorded, recorded);
         self.flush_state.recording = recorded != before;
+        let wanted = set_order::wanted();
+        let before = core::mem::replace(&mut self.flush_state.wanted, wanted);
+        let fewer = self.flush_state.frames_wait.saturating_sub(1);
+        self.flush_state.frames_wait = if wanted == before { fewer } else { LOOKS_FOR_FRAMES };
         let is_long = COORDINATOR_LINK.send(set_order::is_held()) == BatchSend::NotOpen;
         if is_long
             && self.flush_all_batches()

@@ -152,6 +152,10 @@ pub struct DeterminantFlush {
     /// What the set had recorded then, and whether that was more than the time before.
     pub(crate) recorded: u64,
     pub(crate) recording: bool,
+    /// Up to which place frames of the set had waited then.
+    pub(crate) wanted: u64,
+    /// For so many rounds more, frames of the set are expected to wait again.
+    pub(crate) frames_wait: u32,
     /// What was stable when held frames were sent last.
     pub(crate) stable: u64,
     /// Rounds since then in which one waited.

@@ -93,6 +93,13 @@ pub fn must_flush(flushed: u64) -> bool {
         || recorded > stable + UNSTABLE_MAX && recorded >= flushed + FLUSHED_MIN
 }
 
+/// Up to which place frames of the set have waited for what is recorded.
+pub fn wanted() -> u64 {
+    let counts = COUNTS.load(Ordering::Acquire);
+    // SAFETY: null, or in memory that is never unmapped while this process records.
+    unsafe { counts.as_ref() }.map_or(0, |counts| counts.wanted.load(Ordering::Relaxed))
+}
+
 /// Does a frame of the set wait for what is recorded?
 pub fn is_awaited() -> bool {
     let counts = COUNTS.load(Ordering::Acquire);

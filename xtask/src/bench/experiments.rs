@@ -200,6 +200,7 @@ pub fn all() -> Vec<Experiment> {
         own("traffic-stream", DEFAULTS_TOO, TWO_NODES, "traffic", &["stream", MIB_4, "2000"]),
         own("traffic-any-8", DEFAULTS_TOO, TWO_NODES, "traffic", &["any", "8", "6000"]),
         own("traffic-any-4k", DEFAULTS_TOO, TWO_NODES, "traffic", &["any", "4096", "6000"]),
+        own("neighbours", DEFAULTS_TOO, (3, 2), "neighbours", &["2", "100", "5"]),
         simple("log-append", &[BARE], ONE_NODE, Program::LogAppend),
         simple("hpcc-1-node", TWO, ONE_NODE, Program::Hpcc),
         simple("hpcc-2-nodes", PLAIN_TOO, TWO_NODES, Program::Hpcc),

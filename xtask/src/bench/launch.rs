@@ -75,6 +75,7 @@ impl Bench {
             "helpers",
             "services",
             "traffic",
+            "neighbours",
             "count",
             "floor",
             "wire",

@@ -265,6 +265,7 @@ fn programs() -> Vec<Row> {
     rows.extend(helpers());
     rows.extend(services());
     rows.extend(traffic());
+    rows.extend(neighbours());
     rows
 }
 
@@ -307,6 +308,16 @@ fn traffic() -> Vec<Row> {
         rows.push(part.labelled("any-mean", size, Goal::Shown));
     }
     rows
+}
+
+/// Steps on three nodes, so that messages depend on what a third one has recorded
+/// (tests/bench/neighbours.c), with all parameters as they come.
+fn neighbours() -> Vec<Row> {
+    const TITLE: &str =
+        "steps that read clocks, 3 nodes of 2 ranks that sleep in place of computing";
+    const SIDES: (&str, &str, &str) = ("everything on, defaults / stock", "defaults", "stock");
+    let part = against(TITLE, "neighbours", Unit::Seconds, SIDES);
+    ["named", "any"].map(|label| part.labelled(label, 512, Goal::AtMost(1.05))).into()
 }
 
 /// Threads and processes of ours beside a program (tests/bench/helpers.c). All but what stock Open
