@@ -6,41 +6,10 @@
 //! library's own calls (stdio) are not reached: see `streams`.
 
 use crate::files::{descriptors, folders, names, reads, status, streams};
-use core::ffi::CStr;
-use core::sync::atomic::{AtomicUsize, Ordering};
-use rustbtl_process::freeze::got::{self, Objects};
-
-/// A function of the C library under all its names, which take and give the same.
-pub struct Function {
-    names: &'static [&'static CStr],
-    /// Address of what is called for the first name; 0: there is none.
-    stock: AtomicUsize,
-}
-
-impl Function {
-    /// One with these names.
-    pub const fn of(names: &'static [&'static CStr]) -> Self {
-        Self { names, stock: AtomicUsize::new(0) }
-    }
-
-    /// Address of the C library's, or of a tool's.
-    pub fn stock(&self) -> usize {
-        self.stock.load(Ordering::Relaxed)
-    }
-}
-
-/// Calls the C library's function.
-macro_rules! stock {
-    ($place:ident($($value:expr => $kind:ty),*) -> $result:ty) => {{
-        type Stock = unsafe extern "C" fn($($kind),*) -> $result;
-        let function: *const () = core::ptr::with_exposed_provenance($place.stock());
-        // SAFETY: the address of the C library's function of that name, which takes these.
-        let function: Stock = unsafe { core::mem::transmute(function) };
-        // SAFETY: what the caller has promised to that function.
-        unsafe { function($($value),*) }
-    }};
-}
-pub(super) use stock;
+use crate::os::library_function;
+pub use crate::os::library_function::Function;
+pub(super) use crate::os::library_function::stock;
+use rustbtl_process::freeze::got::Objects;
 
 /// Objects of Open MPI and of what it is built on: they have files of their own.
 const NOT_THE_PROGRAMS: [&[u8]; 9] = [
@@ -72,50 +41,13 @@ fn functions() -> Vec<(&'static Function, usize)> {
 
 /// In MPI_Init: from the next [`redirect`] on calls come here.
 pub fn install() {
-    for (function, own) in functions() {
-        for (index, name) in function.names.iter().enumerate() {
-            // SAFETY: looks up a name.
-            let stock = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-            if stock.is_null() || stock.addr() == own {
-                continue;
-            }
-            if index == 0 {
-                function.stock.store(stock.expose_provenance(), Ordering::Relaxed);
-            }
-            if function.stock() != 0 {
-                // SAFETY: ours take and give what the C library's do, and are never unloaded.
-                unsafe { got::redefine(name, stock.addr(), own) };
-            }
-        }
-    }
+    library_function::install(&functions());
 }
 
 /// Changes the entries of all objects that write to the program's files.
 pub fn redirect() {
-    let mut known = functions();
-    known.retain(|(function, _)| function.stock() != 0);
-    let (mut names, mut own) = (Vec::new(), Vec::new());
-    for (function, address) in &known {
-        for name in function.names {
-            names.push(*name);
-            own.push(*address);
-        }
-    }
     let not_in = [redirect as *const () as usize];
     let program = Objects { not_named: &NOT_THE_PROGRAMS, ..Objects::but(&not_in) };
     let io = Objects { named: &WRITE_FOR_IT, ..Objects::but(&not_in) };
-    for objects in [program, io] {
-        let mut found = Vec::new();
-        got::find_entries(&names, &objects, &mut |entry| {
-            let at: *const usize = core::ptr::with_exposed_provenance(entry.address);
-            // SAFETY: an entry of an object that stays loaded while it is looked at.
-            if unsafe { at.read() } != own[entry.name] {
-                found.push(entry);
-            }
-        });
-        for entry in found {
-            // SAFETY: as in `install`.
-            unsafe { got::replace_entry(&entry, own[entry.name]) };
-        }
-    }
+    library_function::redirect(&functions(), &[program, io]);
 }

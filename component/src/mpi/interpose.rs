@@ -6,7 +6,8 @@
 //! later are found there, too.
 
 use crate::ffi::table::Glue;
-use crate::mpi::{library_functions, node_identity, system_v};
+use crate::mpi::{node_identity, system_v};
+use crate::os::library_function;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use rustbtl_process::freeze::got::{self, GotEntry, Objects};
@@ -263,7 +264,7 @@ pub fn redirect_new_objects() {
             InPlace::redirect(Vec::as_slice(&same));
         }
         let of_all = [&node_identity::functions()[..], &system_v::functions()[..]].concat();
-        library_functions::redirect(&of_all);
+        library_function::redirect(&of_all, &[Objects::default()]);
         crate::files::functions::redirect();
         // Those that open files call those of `files`: they come before them.
         if let Some(sources) = SOURCES.get() {

@@ -6,7 +6,6 @@ pub mod collectives;
 pub mod deadlines;
 pub mod files;
 pub mod interpose;
-mod library_functions;
 pub mod node_identity;
 pub mod one_sided;
 pub mod outcomes;

@@ -2,7 +2,7 @@
 //! has. One that was restored on another node is told what it would have been told where it was
 //! started (docs/adr/0028): programs group their ranks by it, and the others know the groups.
 //!
-//! The C library's functions are called by way of us (`library_functions`). Until a process is
+//! The C library's functions are called by way of us (`os::library_function`). Until a process is
 //! restored they only pass calls on. What they give afterwards was read in MPI_Init, and is in the
 //! image as all memory is: it does not matter how often, and to where, the process is moved.
 //!
@@ -13,7 +13,7 @@
 //!
 //! Invariant: before a restore every call returns what the C library returns.
 
-use crate::mpi::library_functions::{self, Function, stock};
+use crate::os::library_function::{self, Function, stock};
 use core::ffi::{CStr, c_char, c_int, c_long};
 use libc::{size_t, utsname};
 use rustbtl_process::freeze;
@@ -32,15 +32,15 @@ const NUMBERS: [c_int; 3] =
 
 static NODE: OnceLock<Node> = OnceLock::new();
 
-static UNAME: Function = Function::of(c"uname");
-static GETHOSTNAME: Function = Function::of(c"gethostname");
-static GETHOSTNAME_CHK: Function = Function::of(c"__gethostname_chk");
-static GETDOMAINNAME: Function = Function::of(c"getdomainname");
-static GETDOMAINNAME_CHK: Function = Function::of(c"__getdomainname_chk");
-static SYSCONF: Function = Function::of(c"sysconf");
-static NPROCS: Function = Function::of(c"get_nprocs");
-static NPROCS_CONF: Function = Function::of(c"get_nprocs_conf");
-static PHYS_PAGES: Function = Function::of(c"get_phys_pages");
+static UNAME: Function = Function::of(&[c"uname"]);
+static GETHOSTNAME: Function = Function::of(&[c"gethostname"]);
+static GETHOSTNAME_CHK: Function = Function::of(&[c"__gethostname_chk"]);
+static GETDOMAINNAME: Function = Function::of(&[c"getdomainname"]);
+static GETDOMAINNAME_CHK: Function = Function::of(&[c"__getdomainname_chk"]);
+static SYSCONF: Function = Function::of(&[c"sysconf"]);
+static NPROCS: Function = Function::of(&[c"get_nprocs"]);
+static NPROCS_CONF: Function = Function::of(&[c"get_nprocs_conf"]);
+static PHYS_PAGES: Function = Function::of(&[c"get_phys_pages"]);
 
 /// All of them, and the addresses of ours.
 pub(super) fn functions() -> [(&'static Function, usize); 9] {
@@ -65,7 +65,7 @@ pub fn install() {
         // SAFETY: no memory is passed.
         numbers: NUMBERS.map(|name| unsafe { libc::sysconf(name) }),
     });
-    library_functions::install(&functions());
+    library_function::install(&functions());
 }
 
 /// The node that the process had, if it was restored.
@@ -170,6 +170,7 @@ extern "C" fn phys_pages() -> c_long {
 mod tests {
     use super::*;
     use core::cell::Cell;
+    use rustbtl_process::freeze::got::Objects;
 
     thread_local! {
         pub static IS_RESTORED: Cell<bool> = const { Cell::new(false) };
@@ -202,7 +203,7 @@ mod tests {
         // No other test makes it: 77 processors, of which 66 are online.
         assert!(NODE.set(Node { names, numbers: [66, 77, 55] }).is_ok());
         install();
-        library_functions::redirect(&functions());
+        library_function::redirect(&functions(), &[Objects::default()]);
         let mut all = here;
         let mut text = [0; 300];
         let (rc, before) = host_name(300);

@@ -5,15 +5,15 @@
 //! Nothing in a process shows that it uses one (memory shows in its mappings): its calls are noted.
 //! Signal handlers may make them: nothing is allocated and no lock is taken.
 
-use crate::mpi::library_functions::{self, Function, stock};
+use crate::os::library_function::{self, Function, stock};
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use libc::{sembuf, size_t, ssize_t, timespec};
 
-static SEMOP: Function = Function::of(c"semop");
-static SEMTIMEDOP: Function = Function::of(c"semtimedop");
-static MSGSND: Function = Function::of(c"msgsnd");
-static MSGRCV: Function = Function::of(c"msgrcv");
+static SEMOP: Function = Function::of(&[c"semop"]);
+static SEMTIMEDOP: Function = Function::of(&[c"semtimedop"]);
+static MSGSND: Function = Function::of(&[c"msgsnd"]);
+static MSGRCV: Function = Function::of(&[c"msgrcv"]);
 
 /// All of them, and the addresses of ours.
 pub(super) fn functions() -> [(&'static Function, usize); 4] {
@@ -28,7 +28,7 @@ pub(super) fn functions() -> [(&'static Function, usize); 4] {
 
 /// In MPI_Init.
 pub fn install() {
-    library_functions::install(&functions());
+    library_function::install(&functions());
 }
 
 const NOBODY: i32 = -1;

@@ -6,6 +6,7 @@ pub mod copy;
 pub mod futex;
 pub mod idle_processor;
 pub mod interfaces;
+pub mod library_function;
 pub mod locks;
 pub mod mapping;
 pub mod memory;
