@@ -150,7 +150,8 @@ fn is_mapped_by_another(identity: (u64, u64), but: Option<&str>) -> bool {
     };
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut processes = processes.filter(is_process).map(|entry| entry.path());
-    processes.any(|process| maps_it(&process) && !is_left_out(&process))
+    // Of a process that ends between two looks the second finds nothing.
+    processes.any(|process| maps_it(&process) && !is_left_out(&process) && maps_it(&process))
 }
 
 #[cfg(test)]

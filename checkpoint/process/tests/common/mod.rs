@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Number of the socket in the program.
 pub const SOCKET: RawFd = 200;
+/// Says so to the checkpoint thread. Only processes that tests checkpoint have it.
+const VARIABLE: &str = "RUSTBTL_TEST_FD";
 
 /// Copies a program that is to be started. Another process does it: a child that is forked here
 /// while a file is open for writing holds it, too, and what somebody may write cannot be started.
@@ -104,7 +106,7 @@ impl Subject {
         let (ours, theirs) = pair();
         let file = File::create(output).unwrap();
         let from = theirs.as_raw_fd();
-        command.env("LD_PRELOAD", preload()).env("RUSTBTL_TEST_FD", SOCKET.to_string());
+        command.env("LD_PRELOAD", preload()).env(VARIABLE, SOCKET.to_string());
         command.stdin(Stdio::null()).stderr(file.try_clone().unwrap()).stdout(file);
         let prepare = move || {
             let cloexec = 4;
@@ -273,8 +275,15 @@ impl Subject {
         output: &Path,
         registry: restore::SharedRegistry,
     ) -> Subject {
-        let options = RestoreOptions { shared: Some(registry), ..RestoreOptions::default() };
-        Self::restore_with(path, output, options).unwrap_or_else(|error| panic!("{error}")).0
+        // What the killed ones leave for a moment, the frozen copies that their images were written
+        // from, is theirs.
+        let together = Some(VARIABLE);
+        let options =
+            RestoreOptions { shared: Some(registry), together, ..RestoreOptions::default() };
+        let restored = Self::restore_with(path, output, options);
+        let (subject, child) = restored.unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(child.not_named, []);
+        subject
     }
 
     pub fn try_restore(
