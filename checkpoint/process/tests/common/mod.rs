@@ -24,10 +24,16 @@ pub fn copy_program(from: &Path, to: &Path) {
     assert!(Command::new("cp").args([from, to]).status().unwrap().success());
 }
 
-/// Folder of this test run.
-pub fn scratch(name: &str) -> PathBuf {
+/// A folder of tests.
+fn folder(name: &str) -> PathBuf {
     let temporary = option_env!("CARGO_TARGET_TMPDIR").unwrap_or("/tmp/rustbtl-process");
-    let folder = Path::new(temporary).join(name);
+    Path::new(temporary).join(name)
+}
+
+/// Folder of this test run, with nothing in it of an earlier one. Once for each name.
+pub fn scratch(name: &str) -> PathBuf {
+    let folder = folder(name);
+    let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();
     folder
 }
@@ -42,7 +48,9 @@ pub fn preload() -> PathBuf {
 /// Compiles a program of tests/programs.
 pub fn program(name: &str, flags: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
-    let path = scratch("programs").join(name.split('.').next().unwrap());
+    let programs = folder("programs");
+    std::fs::create_dir_all(&programs).unwrap();
+    let path = programs.join(name.split('.').next().unwrap());
     let changed = |path: &Path| path.metadata().and_then(|stat| stat.modified());
     if changed(&path).is_ok_and(|made| made > changed(&source).unwrap()) {
         return path;
