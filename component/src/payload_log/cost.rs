@@ -78,7 +78,8 @@ impl LogCost {
         let now = ticks();
         let copied = now.wrapping_sub(begin);
         self.spent_ticks += copied;
-        self.left = self.left_at(now) - (copied * LOST_BY_ALL_TIMES * 1000) as i64;
+        let lost = (copied * LOST_BY_ALL_TIMES * 1000) as i64;
+        self.left = self.left_at(now).saturating_sub(lost);
         self.counted_ticks = now;
         self.share > 0 && self.left < 0 && !core::mem::replace(&mut self.reported, true)
     }
