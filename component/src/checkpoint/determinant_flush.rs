@@ -20,12 +20,14 @@ use std::os::fd::RawFd;
 const HELD_POLL_MS: i32 = 1;
 
 /// A frame of another process of the set may wait for what this one has recorded while its program
-/// computes, and nothing wakes it for that. Where frames have waited lately, it is looked for each
-/// [`HELD_POLL_MS`], and answers are taken in as they come: the program may have left MPI while its
-/// frame waits.
+/// computes, and nothing wakes it for that. Where frames have just waited, it is looked for each
+/// [`HELD_POLL_MS`].
 const SET_POLL_MS: i32 = 24;
-/// After so many of these looks without one that waits, it is looked for seldom again.
-const LOOKS_FOR_FRAMES: u32 = 100;
+/// For so many looks after a frame has waited, what other sets piggyback goes to the log at once,
+/// and answers are taken in as they come: the program may have left MPI while its frame waits.
+const LOOKS_FOR_FRAMES: u32 = 10_000;
+/// For so many of them they come often.
+const LOOKS_OFTEN: u32 = 100;
 
 /// Without news of what is stable, frames are retried only so seldom: that takes the engine
 /// from a program that may be waiting for a processor in it, as the coordinator may, too.
@@ -42,7 +44,8 @@ impl Checkpoint {
             (false, _) => crate::checkpoint::thread::INIT_POLL_MS,
             (true, true) => HELD_POLL_MS,
             _ if self.polls_soon() || !COORDINATOR_LINK.set_polled(false) => {
-                match (self.members.len() > 1, self.flush_state.frames_wait > 0) {
+                let often = self.flush_state.frames_wait > LOOKS_FOR_FRAMES - LOOKS_OFTEN;
+                match (self.members.len() > 1, often) {
                     (true, true) => HELD_POLL_MS,
                     (true, false) => SET_POLL_MS,
                     (false, _) => PACE_MS,
@@ -157,6 +160,7 @@ impl Checkpoint {
         let before = core::mem::replace(&mut self.flush_state.wanted, wanted);
         let fewer = self.flush_state.frames_wait.saturating_sub(1);
         self.flush_state.frames_wait = if wanted == before { fewer } else { LOOKS_FOR_FRAMES };
+        set_order::expect_waits(self.flush_state.frames_wait > 0);
         let is_long = COORDINATOR_LINK.send(set_order::is_held()) == BatchSend::NotOpen;
         if is_long
             && self.flush_all_batches()

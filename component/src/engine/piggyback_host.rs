@@ -3,7 +3,8 @@
 
 use crate::determinants::outbox::{DeterminantBatch, outbox};
 use crate::determinants::piggyback::fences;
-use crate::determinants::recorder::{RecorderState, flush_soon, order};
+use crate::determinants::recorder::{RecorderState, flush_now, flush_soon, order};
+use crate::determinants::set_order::frames_wait;
 use crate::engine::driver_state::Driver;
 use crate::engine::host::EngineHost;
 use crate::transports::set_memory::Entry;
@@ -64,7 +65,9 @@ impl EngineHost {
         outbox.push_back(DeterminantBatch::Carried { at, places, bytes: bytes.to_vec() });
         drop(outbox);
         drop(fences);
-        if ring {
+        if frames_wait() {
+            flush_now(ring);
+        } else if ring {
             flush_soon();
         }
         PiggybackOutcome::Accepted
