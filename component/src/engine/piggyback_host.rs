@@ -10,7 +10,7 @@ use crate::engine::host::EngineHost;
 use crate::transports::set_memory::Entry;
 use rustbtl_coordination::determinants::Piggybacked;
 use rustbtl_fragments::host::{PiggybackContent, PiggybackOutcome};
-use rustbtl_fragments::ids::PeerId;
+use rustbtl_fragments::ids::{PeerId, SetId};
 use rustbtl_fragments::send_gate::Recorded;
 
 impl EngineHost {
@@ -35,6 +35,11 @@ impl EngineHost {
             true => PiggybackContent::Appended,
             false => PiggybackContent::Unavailable,
         }
+    }
+
+    /// Is there a set that may be sent what depends on this one's? (Frames back to it do not wait.)
+    fn is_third_set(&self, theirs: SetId) -> bool {
+        self.sets.iter().flatten().any(|&set| set != theirs && set != self.set)
     }
 
     /// `Host::on_piggyback`.
@@ -65,7 +70,7 @@ impl EngineHost {
         outbox.push_back(DeterminantBatch::Carried { at, places, bytes: bytes.to_vec() });
         drop(outbox);
         drop(fences);
-        if frames_wait() {
+        if frames_wait() && self.is_third_set(piggybacked.set) {
             flush_now(ring);
         } else if ring {
             flush_soon();
