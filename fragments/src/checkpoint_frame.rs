@@ -101,13 +101,13 @@ mod tests {
             what: CheckpointStep::Barrier { second: true, round: 5 },
         };
         let golden = [
-            32, 0, 0, 0, 0xB3, 7, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0, 0, 0, 1, 0, 2, 0, 4, 1, 5, 0,
+            32, 0, 0, 0, 0xB4, 7, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0, 0, 0, 1, 0, 2, 0, 4, 1, 5, 0,
             0, 0, 0, 0,
         ];
         assert_eq!(frame.header(Incarnation(1), Incarnation(2)).encode(), golden);
         let token = CheckpointFrame { checkpoint: 9, what: CheckpointStep::Token { global: true } };
         let golden = [
-            32, 0, 0, 0, 0xB3, 7, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0,
+            32, 0, 0, 0, 0xB4, 7, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0,
             0, 0, 0, 0,
         ];
         assert_eq!(token.header(Incarnation(0), Incarnation(0)).encode(), golden);

@@ -71,6 +71,9 @@ pub enum Pull {
 pub enum PiggybackContent {
     /// All of it was appended.
     Appended,
+    /// There is nothing of the sender's own in it: what it holds of third sets since the place that
+    /// the receiver needs not look behind was named.
+    Names,
     /// There is nothing in it but what the receiver's set has piggybacked to here: it has that.
     OfReceiver,
     /// Not all of it can be had, or nothing is left.
@@ -261,8 +264,8 @@ pub trait Host {
     /// Determinants that a frame for `to` depends on, and that are not stable: those from place
     /// `from` on and before `depends_on`. Append them to `out` if all of them may be piggybacked;
     /// else the frame waits. Between `from` and `covered` there is nothing but what the receiver's
-    /// set has piggybacked to here; if that is so up to `depends_on`, nothing need be appended.
-    /// Called only for a frame that would have to wait.
+    /// set has piggybacked to here, or was named to it; if the former is so up to `depends_on`,
+    /// nothing need be appended. Called only for a frame that would have to wait.
     fn piggyback(
         &mut self,
         to: PeerId,

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!  0 u32 length        bytes of the whole frame, header included; never 0
-//!  4 u8  version       0xB3; another version of the format has another number
+//!  4 u8  version       0xB4; another version of the format has another number
 //!  5 u8  kind; from 0xF0 on: between transports, which no engine sees
 //!  6 u8  flags
 //!  7 u8  Eager, Announce: lowest byte of the payload's digest; others: zero
@@ -29,7 +29,7 @@ use crate::little_endian::LittleEndian;
 use crate::payload_digest::PayloadDigest;
 
 /// First byte after the length: format version.
-pub const VERSION: u8 = 0xB3;
+pub const VERSION: u8 = 0xB4;
 /// Bytes of every header.
 pub const HEADER_BYTES: usize = 32;
 /// Bytes of the header of a [`FrameType::Announce`] frame.
@@ -322,7 +322,7 @@ mod tests {
     fn golden_bytes_of_an_eager_header() {
         let bytes = sample().encode();
         let golden = [
-            35, 0, 0, 0, 0xB3, 1, 2, 0xAA, 4, 3, 2, 1, 5, 0, 0, 0, 0xEF, 0xFF, 0xFF, 0xFF, 1, 0, 2,
+            35, 0, 0, 0, 0xB4, 1, 2, 0xAA, 4, 3, 2, 1, 5, 0, 0, 0, 0xEF, 0xFF, 0xFF, 0xFF, 1, 0, 2,
             0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,
         ];
         assert_eq!(bytes, golden);

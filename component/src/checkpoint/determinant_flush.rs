@@ -23,8 +23,8 @@ const HELD_POLL_MS: i32 = 1;
 /// computes, and nothing wakes it for that. Where frames have just waited, it is looked for each
 /// [`HELD_POLL_MS`].
 const SET_POLL_MS: i32 = 24;
-/// For so many looks after a frame has waited, what other sets piggyback goes to the log at once,
-/// and answers are taken in as they come: the program may have left MPI while its frame waits.
+/// For so many looks after a frame has waited, answers are taken in as they come: the program may
+/// have left MPI while its frame waits.
 const LOOKS_FOR_FRAMES: u32 = 10_000;
 /// For so many of them they come often.
 const LOOKS_OFTEN: u32 = 100;
@@ -160,7 +160,6 @@ impl Checkpoint {
         let before = core::mem::replace(&mut self.flush_state.wanted, wanted);
         let fewer = self.flush_state.frames_wait.saturating_sub(1);
         self.flush_state.frames_wait = if wanted == before { fewer } else { LOOKS_FOR_FRAMES };
-        set_order::expect_waits(self.flush_state.frames_wait > 0);
         let is_long = COORDINATOR_LINK.send(set_order::is_held()) == BatchSend::NotOpen;
         if is_long
             && self.flush_all_batches()

@@ -36,6 +36,13 @@ pub enum DeterminantBatch {
         /// As it came.
         bytes: Vec<u8>,
     },
+    /// What was named to here: others have its content.
+    Named {
+        /// Its place in the order of the set.
+        at: u64,
+        /// Which places of which set it holds.
+        places: PiggybackedPlaces,
+    },
 }
 
 impl DeterminantBatch {
@@ -43,7 +50,7 @@ impl DeterminantBatch {
     pub fn last_at(&self) -> u64 {
         match self {
             Self::Own { last_at, .. } => *last_at,
-            Self::Carried { at, .. } => *at,
+            Self::Carried { at, .. } | Self::Named { at, .. } => *at,
         }
     }
 
@@ -52,6 +59,11 @@ impl DeterminantBatch {
         match self.clone() {
             Self::Own { from, bytes, .. } => FromRank::Determinants { incarnation, from, bytes },
             Self::Carried { at, bytes, .. } => FromRank::Piggybacked { incarnation, at, bytes },
+            Self::Named { at, places } => {
+                let mut bytes = Vec::new();
+                rank_batch::append_name(&mut bytes, at, &places);
+                FromRank::Determinants { incarnation, from: 0, bytes }
+            }
         }
     }
 }
@@ -119,13 +131,17 @@ mod tests {
         let places = PiggybackedPlaces { set: SetId(0), incarnation: Incarnation(0), upto: 3 };
         outbox.push_back(DeterminantBatch::Carried { at: 9, places, bytes: vec![1] });
         put(&mut outbox, 11, &found(2));
+        outbox.push_back(DeterminantBatch::Named { at: 12, places });
         let last: Vec<u64> = outbox.iter().map(DeterminantBatch::last_at).collect();
-        assert_eq!(last, [8, 9, 11]);
+        assert_eq!(last, [8, 9, 11, 12]);
         let incarnation = Incarnation(3);
         let messages: Vec<FromRank> =
             outbox.iter().map(|batch| batch.message(incarnation)).collect();
         let carried = FromRank::Piggybacked { incarnation, at: 9, bytes: vec![1] };
         assert_eq!(messages[1], carried);
         assert!(matches!(messages[2], FromRank::Determinants { from: 2, .. }));
+        let FromRank::Determinants { bytes, .. } = &messages[3] else { panic!("{messages:?}") };
+        let named = vec![(12, rank_batch::Recorded::Named(places))];
+        assert_eq!(rank_batch::read_recorded(bytes).unwrap(), named);
     }
 }

@@ -53,20 +53,6 @@ pub(crate) const DEFERRED: u8 = 4;
 /// There are windows of one-sided communication: the program's actions are counted.
 pub(crate) const WINDOWS: u8 = 8;
 
-/// Frames of the set have had to wait lately: the checkpoint thread looks for that.
-static FRAMES_WAIT: AtomicBool = AtomicBool::new(false);
-
-/// Frames of the set have had to wait lately, or not.
-pub fn expect_waits(frames_wait: bool) {
-    FRAMES_WAIT.store(frames_wait, Ordering::Relaxed);
-}
-
-/// Have they? What other sets piggyback goes to the log at once then: it may be stable before a
-/// frame depends on it.
-pub fn frames_wait() -> bool {
-    FRAMES_WAIT.load(Ordering::Relaxed)
-}
-
 /// A frame waits for determinants: the checkpoint thread lets it go.
 pub(crate) static HELD: AtomicBool = AtomicBool::new(false);
 

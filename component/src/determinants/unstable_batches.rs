@@ -95,6 +95,9 @@ impl UnstableBatches {
                     named = true;
                     rank_batch::append_places(&mut parcel.recorded, *at, places);
                 }
+                DeterminantBatch::Named { at, places } => {
+                    rank_batch::append_name(&mut parcel.recorded, *at, places);
+                }
                 DeterminantBatch::Carried { .. } => parcel.add(batch.message(incarnation)),
             }
             if parcel.recorded.len() >= PARCEL_BYTES {

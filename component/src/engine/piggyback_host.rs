@@ -3,14 +3,13 @@
 
 use crate::determinants::outbox::{DeterminantBatch, outbox};
 use crate::determinants::piggyback::fences;
-use crate::determinants::recorder::{RecorderState, flush_now, flush_soon, order};
-use crate::determinants::set_order::frames_wait;
+use crate::determinants::recorder::{RecorderState, flush_soon, order};
 use crate::engine::driver_state::Driver;
 use crate::engine::host::EngineHost;
 use crate::transports::set_memory::Entry;
 use rustbtl_coordination::determinants::Piggybacked;
 use rustbtl_fragments::host::{PiggybackContent, PiggybackOutcome};
-use rustbtl_fragments::ids::{PeerId, SetId};
+use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::send_gate::Recorded;
 
 impl EngineHost {
@@ -28,18 +27,7 @@ impl EngineHost {
         let order = order.filter(|_| *on && *carries && self.route(to).is_network());
         let Some(order) = order else { return PiggybackContent::Unavailable };
         let (own, theirs) = ((self.set, self.incarnation), self.set_of(to));
-        if order.are_of(theirs, from.max(covered).0..made.0) {
-            return PiggybackContent::OfReceiver;
-        }
-        match order.append(own, theirs, from.0..made.0, out) {
-            true => PiggybackContent::Appended,
-            false => PiggybackContent::Unavailable,
-        }
-    }
-
-    /// Is there a set that may be sent what depends on this one's? (Frames back to it do not wait.)
-    fn is_third_set(&self, theirs: SetId) -> bool {
-        self.sets.iter().flatten().any(|&set| set != theirs && set != self.set)
+        order.append(own, theirs, (from.0, covered.0), made.0, out)
     }
 
     /// `Host::on_piggyback`.
@@ -58,21 +46,32 @@ impl EngineHost {
         let Some(order) = order(place, *base, &self.transports).filter(|_| *on) else {
             return PiggybackOutcome::Accepted;
         };
-        if !known.is_news(&piggybacked) {
-            return PiggybackOutcome::Accepted;
-        }
         let mut outbox = outbox();
         let ring = outbox.is_empty();
         // K1
-        let at = order.next();
-        order.write(at, Entry::Carried(piggybacked.set));
-        let places = piggybacked.places();
-        outbox.push_back(DeterminantBatch::Carried { at, places, bytes: bytes.to_vec() });
+        let take_place = |places| {
+            let at = order.next();
+            order.write(at, Entry::Carried(places));
+            at
+        };
+        if !piggybacked.has_own() {
+            // K3
+            let third = piggybacked.received().filter(|places| places.set != self.set);
+            for &places in third {
+                if known.is_news_name(&places) {
+                    let at = take_place(places);
+                    outbox.push_back(DeterminantBatch::Named { at, places });
+                }
+            }
+        } else if known.is_news(&piggybacked) {
+            let places = piggybacked.places();
+            let at = take_place(places);
+            outbox.push_back(DeterminantBatch::Carried { at, places, bytes: bytes.to_vec() });
+        }
+        let rings = ring && !outbox.is_empty();
         drop(outbox);
         drop(fences);
-        if frames_wait() && self.is_third_set(piggybacked.set) {
-            flush_now(ring);
-        } else if ring {
+        if rings {
             flush_soon();
         }
         PiggybackOutcome::Accepted

@@ -77,14 +77,22 @@ impl Fence {
         self.asked.retain(|_, asked| asked.set != set);
     }
 
+    /// Sets whose orders are not as far as their answers say.
+    pub fn behind(
+        &self,
+        next: impl Fn(SetId, Incarnation) -> Option<u64>,
+    ) -> impl Iterator<Item = SetId> {
+        let is_behind = move |asked: &Asked| {
+            let here = |upto| upto == 0 || next(asked.set, asked.incarnation) >= Some(upto);
+            asked.upto.is_some_and(|upto| !here(upto))
+        };
+        self.asked.values().filter(move |asked| is_behind(asked)).map(|asked| asked.set)
+    }
+
     /// F1. `next`: all before this place of the order of a set in this incarnation are here; None:
     /// of another incarnation of it, or nothing of it.
     pub fn is_complete(&self, next: impl Fn(SetId, Incarnation) -> Option<u64>) -> bool {
-        self.asked.values().all(|asked| {
-            asked.upto.is_some_and(|upto| {
-                upto == 0 || next(asked.set, asked.incarnation).is_some_and(|next| next >= upto)
-            })
-        })
+        self.missing().next().is_none() && self.behind(next).next().is_none()
     }
 }
 
@@ -112,6 +120,7 @@ mod tests {
         fence.answered(PeerId(2), CURRENT, Incarnation(1), 0);
         assert!(!fence.is_complete(|_, _| None), "set 2 has recorded nothing, set 0 has");
         assert!(!fence.is_complete(|_, _| Some(6)));
+        assert_eq!(fence.behind(|_, _| Some(6)).collect::<Vec<_>>(), [A], "rank 1's");
         assert!(fence.is_complete(|set, _| (set == A).then_some(7)));
     }
 

@@ -15,6 +15,7 @@
 //! | `replica` | an agent: stores those of other sets, gives them back |
 //! | `set_order` | the coordinator: puts those of a set into their order, from whoever has them |
 //! | `fence` | the coordinator: asks the others what they have of a set that has failed |
+//! | `orphans` | the coordinator: finds out that nobody has what somebody depends on |
 //! | `replays_end` | the coordinator: asks whether all that was lost is replayed |
 //! | `codec`, `rank_batch`, `piggyback` | determinants, batches and what is piggybacked, as bytes |
 
@@ -22,6 +23,7 @@ mod clock_readings;
 mod codec;
 mod fence;
 mod log;
+mod orphans;
 pub mod piggyback;
 mod program_time;
 mod random_stream;
@@ -35,13 +37,14 @@ pub use clock_readings::{CLOCKS, ClockReadings, Readings, Ticks};
 pub use codec::{CodecError, decode, encode};
 pub use fence::Fence;
 pub use log::{BatchAck, DeterminantBatch, DeterminantLog, DeterminantRecord, ReplicaId};
-pub use piggyback::{Piggybacked, PiggybackedPlaces};
+pub use orphans::{Orphan, find_orphan};
+pub use piggyback::{Piggybacked, PiggybackedEntry, PiggybackedPlaces};
 pub use program_time::{ProgramTime, TimeReading};
 pub use random_stream::RandomStream;
 pub use replay_decisions::{Divergence, Numbered, OF_ANOTHER, ReplayDecision, ReplayDecisions};
 pub use replays_end::{ReplayQuestion, ReplayStep, ReplaysEnd};
 pub use replica::{BatchRefused, DeterminantReplica, choose_history};
-pub use set_order::{Received, SetOrder};
+pub use set_order::{Availability, Received, SetOrder};
 
 use core::fmt;
 use rustbtl_fragments::ids::{CommRank, ContextId, MessageName, PeerId, ReceiveName};

@@ -4,10 +4,12 @@
 
 use super::codec::{self, CodecError};
 use super::{Determinant, Numbered, PiggybackedPlaces};
-use rustbtl_fragments::ids::{Incarnation, SetId};
 
 /// In place of the kind of a determinant: what was piggybacked follows. No kind has this number.
 const PLACES: u8 = 0;
+
+/// The same: of these the process has not received the content.
+const NAME: u8 = u8::MAX;
 
 /// What a process has recorded at a place of its set's order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,6 +18,8 @@ pub enum Recorded {
     Own(Determinant),
     /// Something was piggybacked to it; the content is not here.
     Received(PiggybackedPlaces),
+    /// It was only named to it.
+    Named(PiggybackedPlaces),
 }
 
 /// Append one. `at`: a number that goes with it (its place in the order of the set, or the event
@@ -29,12 +33,17 @@ pub fn append(out: &mut Vec<u8>, at: u64, determinant: &Determinant) {
 pub fn append_places(out: &mut Vec<u8>, at: u64, places: &PiggybackedPlaces) {
     codec::put(out, at);
     out.push(PLACES);
-    for number in [u64::from(places.set.0), u64::from(places.incarnation.0), places.upto] {
-        codec::put(out, number);
-    }
+    places.append(out);
 }
 
-/// Everything that [`append`] and [`append_places`] wrote, each with its place.
+/// Append what was named to the process, which has not received its content.
+pub fn append_name(out: &mut Vec<u8>, at: u64, places: &PiggybackedPlaces) {
+    codec::put(out, at);
+    out.push(NAME);
+    places.append(out);
+}
+
+/// Everything that [`append`], [`append_places`] and [`append_name`] wrote, each with its place.
 ///
 /// # Errors
 /// The bytes are damaged.
@@ -45,11 +54,11 @@ pub fn read_recorded(mut bytes: &[u8]) -> Result<Vec<(u64, Recorded)>, CodecErro
         let recorded = match bytes.split_first() {
             Some((&PLACES, rest)) => {
                 bytes = rest;
-                let set = SetId(codec::take_u32(&mut bytes)?);
-                let incarnation = u16::try_from(codec::take(&mut bytes)?);
-                let incarnation = Incarnation(incarnation.map_err(|_| CodecError::Range)?);
-                let upto = codec::take(&mut bytes)?;
-                Recorded::Received(PiggybackedPlaces { set, incarnation, upto })
+                Recorded::Received(PiggybackedPlaces::take(&mut bytes)?)
+            }
+            Some((&NAME, rest)) => {
+                bytes = rest;
+                Recorded::Named(PiggybackedPlaces::take(&mut bytes)?)
             }
             _ => Recorded::Own(codec::decode(&mut bytes)?),
         };
@@ -84,6 +93,7 @@ pub fn read_numbered(bytes: &[u8]) -> Result<Vec<Numbered>, CodecError> {
 mod tests {
     use super::super::{CallKind, NondetCall, Outcome};
     use super::*;
+    use rustbtl_fragments::ids::{Incarnation, SetId};
 
     #[test]
     fn what_is_appended_is_read_and_a_cut_is_an_error() {
@@ -111,10 +121,12 @@ mod tests {
         append(&mut bytes, 7, &found(1));
         let cut = bytes.len();
         append_places(&mut bytes, 8, &places);
+        append_name(&mut bytes, 9, &places);
         append(&mut bytes, 900, &found(2));
         let all = [
             (7, Recorded::Own(found(1))),
             (8, Recorded::Received(places)),
+            (9, Recorded::Named(places)),
             (900, Recorded::Own(found(2))),
         ];
         assert_eq!(read_recorded(&bytes).unwrap(), all);

@@ -1,8 +1,8 @@
 //! The determinants of one set as the coordinator has them: in their order, whoever sent them.
 //!
-//! Source: DESIGN §5; docs/adr/0004, 0019. The ranks of the set send their own, each in the order
-//! of its own numbers; ranks of other sets send what was piggybacked to them. What has all places
-//! before it is a beginning of the set's order, closed under "happened before".
+//! Source: DESIGN §5; docs/adr/0004, 0019, 0047. The ranks of the set send their own, each in the
+//! order of its own numbers; ranks of other sets send what was piggybacked to them. What has all
+//! places before it is a beginning of the set's order, closed under "happened before".
 //!
 //! Invariants:
 //! * O1 A place is taken once; what is sent again changes nothing.
@@ -10,17 +10,18 @@
 //! * O3 A place counts when all before it are here, not earlier.
 //! * O4 A place that holds what was piggybacked to the set counts when all before it are here and
 //!   what it holds is in the order of the set that it is of. So that order has it whenever this one
-//!   is reported to go so far, and of a place that another set reports to hold something of its own
-//!   ([`Piggybacked`] without an entry) the same is true: it reports so at a later place of its
-//!   own.
+//!   is reported to go so far. The same is true of a place that others report ([`Piggybacked`]).
 //! * O5 That is also so where it is only said which places were piggybacked, not what is in them
 //!   (docs/adr/0032): the content comes from the set itself, or, if that fails, from whoever
 //!   received it, and takes the place of what was said.
+//! * O6 Of an incarnation that is over, only that is there which was in the order when the next one
+//!   began. What is named and lies behind that is lost, and the place never counts (docs/adr/0047).
 
 use super::Determinant;
 use super::log::{DeterminantLog, DeterminantRecord};
-use super::piggyback::{Piggybacked, PiggybackedPlaces};
+use super::piggyback::{Piggybacked, PiggybackedEntry, PiggybackedPlaces};
 use super::replay_decisions::Numbered;
+use core::cmp::Ordering;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use std::collections::BTreeMap;
 
@@ -29,14 +30,29 @@ use std::collections::BTreeMap;
 pub enum Received {
     /// With its content.
     Content(Piggybacked),
-    /// Without.
+    /// Without: who has received it sends it if it is asked.
     Places(PiggybackedPlaces),
+    /// Without: whose place it is has nothing more to send of it.
+    Name(PiggybackedPlaces),
+}
+
+/// Is what is named in the order of its set?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Availability {
+    /// It is.
+    Here,
+    /// Not yet.
+    NotYet,
+    /// It never will be (O6).
+    Lost,
 }
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct SetOrder {
     incarnation: Incarnation,
+    /// How far the orders of earlier incarnations went. One that is not here: not known.
+    ended: Vec<(Incarnation, u64)>,
     log: DeterminantLog,
     /// Came before others that have a place before theirs. None: nothing that is replayed.
     early: BTreeMap<u64, Option<(PeerId, Numbered)>>,
@@ -47,7 +63,15 @@ pub struct SetOrder {
 impl SetOrder {
     /// Of a set that runs in this incarnation; `log` has what it inherits.
     pub fn new(incarnation: Incarnation, log: DeterminantLog) -> Self {
-        Self { incarnation, log, early: BTreeMap::new(), received: BTreeMap::new() }
+        let (early, received) = (BTreeMap::new(), BTreeMap::new());
+        Self { incarnation, ended: Vec::new(), log, early, received }
+    }
+
+    /// The same set in its next incarnation.
+    pub fn succeed(&self, incarnation: Incarnation, log: DeterminantLog) -> Self {
+        let mut ended = self.ended.clone();
+        ended.push((self.incarnation, self.next()));
+        Self { ended, ..Self::new(incarnation, log) }
     }
 
     /// The incarnation that it is of.
@@ -101,6 +125,13 @@ impl SetOrder {
         }
     }
 
+    /// A rank of the set has recorded what was named to it: there is no content to come.
+    pub fn add_received_name(&mut self, at: u64, places: PiggybackedPlaces) {
+        if at >= self.next() {
+            self.received.insert(at, Received::Name(places));
+        }
+    }
+
     /// The same without its content.
     pub fn add_received_places(&mut self, at: u64, places: PiggybackedPlaces) {
         if at >= self.next() {
@@ -109,33 +140,50 @@ impl SetOrder {
     }
 
     /// What the next place holds, if that is all that it waits for. Content is to be put into the
-    /// order of the set that it is of, if that is in that incarnation; without it, that order has
-    /// to go so far already, or be that of a later incarnation. After that ([`Self::skip`]) the
-    /// place counts (O4, O5). Content is handed out once.
+    /// order of the set that it is of, if that is in that incarnation; it is handed out once. The
+    /// place counts ([`Self::skip`]) when that order has what is named then (O4, O5): content may
+    /// name in its turn what is not there.
     pub fn next_received(&mut self) -> Option<(u64, Received)> {
         let next = self.next();
-        // Of those before it others have reported that they hold something.
-        while let Some(first) = self.received.first_entry()
-            && *first.key() <= next
-        {
-            if *first.key() == next
-                && let Received::Places(places) = first.get()
-            {
-                return Some((next, Received::Places(*places)));
-            }
-            let (at, received) = first.remove_entry();
-            if at == next {
-                return Some((next, received));
-            }
+        // Those before it count already.
+        while self.received.first_key_value().is_some_and(|(at, _)| *at < next) {
+            self.received.pop_first();
         }
-        None
+        let held = self.received.get_mut(&next)?;
+        if let Received::Content(piggybacked) = held {
+            let places = piggybacked.places();
+            return Some((next, core::mem::replace(held, Received::Name(places))));
+        }
+        Some((next, held.clone()))
     }
 
-    /// Does this order have what was piggybacked of it, or is that of an incarnation that is over?
-    /// What others have of one that is over was put into its order before its next one began.
-    pub fn has(&self, places: &PiggybackedPlaces) -> bool {
-        self.incarnation > places.incarnation
-            || self.incarnation == places.incarnation && self.next() >= places.upto
+    /// Is something known of each place before this one? For checks.
+    pub fn has_no_gap_before(&self, upto: u64) -> bool {
+        let known = |at: &u64| self.early.contains_key(at) || self.received.contains_key(at);
+        (self.next()..upto).all(|at| known(&at))
+    }
+
+    /// The places that its next one holds of another set, without their content. True: the set has
+    /// nothing more to send of it.
+    pub fn waits_for(&self) -> Option<(PiggybackedPlaces, bool)> {
+        match self.received.get(&self.next()) {
+            Some(Received::Places(places)) => Some((*places, false)),
+            Some(Received::Name(places)) => Some((*places, true)),
+            Some(Received::Content(_)) | None => None,
+        }
+    }
+
+    /// Does this order have what was piggybacked of it? What others have of an incarnation that is
+    /// over was put into its order before the next one began (O6).
+    pub fn availability(&self, places: &PiggybackedPlaces) -> Availability {
+        let (of, upto) = (places.incarnation, places.upto);
+        let ended = || self.ended.iter().find(|(incarnation, _)| *incarnation == of);
+        match of.cmp(&self.incarnation) {
+            Ordering::Equal if self.next() >= upto => Availability::Here,
+            Ordering::Equal | Ordering::Greater => Availability::NotYet,
+            Ordering::Less if ended().is_some_and(|(_, end)| *end >= upto) => Availability::Here,
+            Ordering::Less => Availability::Lost,
+        }
     }
 
     /// A place that holds what was piggybacked to the set: nothing that it replays.
@@ -150,7 +198,10 @@ impl SetOrder {
             return false;
         }
         for (at, entry) in (piggybacked.from..).zip(piggybacked.entries) {
-            self.put(at, entry);
+            match entry {
+                PiggybackedEntry::Own(rank, numbered) => self.put(at, Some((rank, numbered))),
+                PiggybackedEntry::Received(places) => self.add_received_places(at, places),
+            }
         }
         self.advance();
         true
@@ -205,15 +256,19 @@ mod tests {
         Determinant::Outcome { call, outcome: Outcome::Requests(vec![place]) }
     }
 
-    fn entry(rank: u32, number: u64, place: u32) -> Option<(PeerId, Numbered)> {
-        Some((PeerId(rank), Numbered { number, determinant: found(place) }))
+    fn entry(rank: u32, number: u64, place: u32) -> PiggybackedEntry {
+        PiggybackedEntry::Own(PeerId(rank), Numbered { number, determinant: found(place) })
+    }
+
+    fn third(upto: u64) -> PiggybackedPlaces {
+        PiggybackedPlaces { set: SetId(7), incarnation: Incarnation(0), upto }
     }
 
     fn order() -> SetOrder {
         SetOrder::new(CURRENT, DeterminantLog::new(SET, CURRENT, [], 0, 100))
     }
 
-    fn piggybacked(from: u64, entries: Vec<Option<(PeerId, Numbered)>>) -> Piggybacked {
+    fn piggybacked(from: u64, entries: Vec<PiggybackedEntry>) -> Piggybacked {
         Piggybacked { set: SET, incarnation: CURRENT, from, entries }
     }
 
@@ -222,8 +277,11 @@ mod tests {
         let mut order = order();
         order.add_recorded(PeerId(3), 0, [(2, found(12))]);
         assert_eq!(order.next(), 0, "O3");
-        assert!(order.add_piggybacked(piggybacked(0, vec![entry(2, 0, 10), None])));
-        assert_eq!(order.next(), 3);
+        let received = PiggybackedEntry::Received(third(5));
+        assert!(order.add_piggybacked(piggybacked(0, vec![entry(2, 0, 10), received])));
+        assert_eq!((order.next(), order.waits_for()), (1, Some((third(5), false))), "O4");
+        order.skip(1);
+        assert_eq!((order.next(), order.waits_for()), (3, None));
         // Again, by its own rank: O1.
         order.add_recorded(PeerId(2), 0, [(0, found(10)), (4, found(14))]);
         order.skip(3);
@@ -251,17 +309,25 @@ mod tests {
         order.add_received(1, theirs(40));
         order.add_received(3, theirs(41));
         assert_eq!(order.next_received(), None);
+        assert!(order.has_no_gap_before(0) && !order.has_no_gap_before(1));
         order.add_recorded(PeerId(2), 0, [(0, found(10)), (2, found(12))]);
         let content = Received::Content(theirs(40));
         assert_eq!((order.next(), order.next_received()), (1, Some((1, content))), "not 3");
-        assert_eq!(order.next_received(), None, "once");
+        let named = theirs(40).places();
+        assert_eq!(order.next_received(), Some((1, Received::Name(named))), "once");
+        order.add_received(1, theirs(40));
+        order.add_received_places(1, named);
+        assert_eq!(order.waits_for(), Some((named, true)), "O1");
         order.skip(1);
         assert_eq!(order.next(), 3);
-        // The set that it is of was faster: it reports that there is something of its own.
-        assert!(order.add_piggybacked(piggybacked(2, vec![entry(2, 1, 12), None])));
-        assert_eq!((order.next(), order.next_received()), (4, None));
+        // Others name what is here with its content.
+        let named = PiggybackedEntry::Received(theirs(41).places());
+        assert!(order.add_piggybacked(piggybacked(2, vec![entry(2, 1, 12), named])));
+        assert_eq!(order.waits_for(), None);
+        assert_eq!(order.next_received(), Some((3, Received::Content(theirs(41)))));
+        order.skip(3);
         order.add_received(3, theirs(41));
-        assert_eq!(order.next_received(), None, "sent again");
+        assert_eq!((order.next(), order.next_received()), (4, None), "sent again");
     }
 
     #[test]
@@ -285,10 +351,18 @@ mod tests {
         let mut of = SetOrder::new(CURRENT, DeterminantLog::new(SetId(0), CURRENT, [], 0, 100));
         let places = |upto| PiggybackedPlaces { upto, ..theirs.places() };
         of.add_own(PeerId(7), 0, 0, found(1));
-        assert!(of.has(&places(1)) && !of.has(&places(2)));
-        let of_incarnation =
-            |number| PiggybackedPlaces { incarnation: Incarnation(number), ..places(9) };
-        assert!(of.has(&of_incarnation(0)), "it is over, and everything of it was here");
-        assert!(!of.has(&of_incarnation(2)), "it has not begun here");
+        let has = |of: &SetOrder, number, upto| {
+            of.availability(&PiggybackedPlaces { incarnation: Incarnation(number), ..places(upto) })
+        };
+        assert_eq!(has(&of, 1, 1), Availability::Here);
+        assert_eq!(has(&of, 1, 2), Availability::NotYet);
+        assert_eq!(has(&of, 2, 1), Availability::NotYet, "it has not begun here");
+        assert_eq!(has(&of, 0, 1), Availability::Lost, "nothing is known of it: O6");
+        let log = DeterminantLog::new(SetId(0), Incarnation(3), [], 0, 100);
+        let of = of.succeed(Incarnation(3), log);
+        assert_eq!(has(&of, 1, 1), Availability::Here, "O6");
+        assert_eq!(has(&of, 1, 2), Availability::Lost, "O6");
+        assert_eq!(has(&of, 2, 1), Availability::Lost, "there was none");
+        assert_eq!(has(&of, 3, 1), Availability::NotYet);
     }
 }

@@ -1,9 +1,9 @@
 //! Determinants are piggybacked on messages, so that a frame need not wait until they are stable.
 //!
-//! Source: docs/adr/0019; the idea is causal message logging (Alvisi and Marzullo, 1998), here over
-//! one hop: the receiver of piggybacked determinants stores them, and a frame that depends on a
-//! third process's determinants waits at the send gate (send_gate.rs). Their encoding is the
-//! driver's; the engine keeps their order.
+//! Source: docs/adr/0019, 0047; the idea is causal message logging (Alvisi and Marzullo, 1998),
+//! here over one hop: the receiver of piggybacked determinants stores them, and a frame that
+//! depends on a third process's determinants names them. What cannot be had waits at the send gate
+//! (send_gate.rs). Their encoding is the driver's; the engine keeps their order.
 //!
 //! ```text
 //!   receiver ── Piggyback, empty ("I accept determinants") ──> sender
@@ -17,9 +17,10 @@
 //! * C3 A receiver that refuses piggybacked determinants accepts nothing that follows them on the
 //!   channel.
 //! * C4 A frame that depends on nothing but what its receiver's set has piggybacked to here goes
-//!   alone. The next one that does not is preceded by all places since the last that were
-//!   piggybacked: no place is left out. (Else two sets that answer each other would send for ever
-//!   that they have what was sent before.)
+//!   alone; one that also depends on what third sets have piggybacked is preceded by names of that.
+//!   The next one that depends on anything of the sender's own is preceded by all places since the
+//!   last that were piggybacked: no place is left out. (Else two sets that answer each other would
+//!   send for ever that they have what was sent before.)
 
 use super::queue::{offer, queued};
 use super::state::{Body, LinkState, QueuedFrame};
@@ -77,20 +78,24 @@ impl<H: Host> Engine<H> {
             peer.covered = depends_on;
             permit = Some(SendPermit::piggybacked());
         }
-        if content == PiggybackContent::Appended {
+        if matches!(content, PiggybackContent::Appended | PiggybackContent::Names) {
+            let piggybacked = match content {
+                PiggybackContent::Names => peer.piggybacked,
+                _ => depends_on,
+            };
             let mut header =
                 Header::control(FrameType::Piggyback, mine, peer.info.incarnation, 0, 0);
             header.length = (HEADER_BYTES + bytes.len()) as u32;
             let header = header.encode();
             match offer(host, SendPermit::piggybacked(), to, &header, Payload::Bytes(&bytes), 0) {
                 Transmit::Accepted => {
-                    (peer.piggybacked, peer.covered) = (depends_on, depends_on);
+                    (peer.piggybacked, peer.covered) = (piggybacked, depends_on);
                     self.counters.piggyback_frames += 1;
                     permit = Some(SendPermit::piggybacked());
                 }
                 Transmit::Full(taken) if taken > 0 => {
                     // C2: the rest of this frame precedes everything else.
-                    (peer.piggybacked, peer.covered) = (depends_on, depends_on);
+                    (peer.piggybacked, peer.covered) = (piggybacked, depends_on);
                     peer.taken = taken;
                     peer.taken_of_push = false;
                     let rest = queued(&header, Body::Owned(bytes.clone()));

@@ -97,7 +97,8 @@ pub struct PeerState {
     pub accepts_piggyback: bool,
     /// Determinants before this one are stable, or were piggybacked to it on this channel.
     pub piggybacked: Recorded,
-    /// Determinants before this one it has: they were piggybacked as well, or by it to here (C4).
+    /// Determinants before this one it has, or their names: they were piggybacked as well, or by it
+    /// to here, or were named (C4).
     pub covered: Recorded,
 }
 

@@ -13,7 +13,7 @@
 //! 3. What is reported stable was persisted before, for a coordinator after a failover.
 //! 4. What messages of one set piggybacked to another one is in the order of the first, and
 //!    persisted, before the place that holds it in the order of the second one counts
-//!    (`piggybacked`).
+//!    (`piggybacked`). If it is lost with all that had it, the job is notified (`orphans`).
 //! 5. A failed set learns what to replay when nobody else accepts anything more of the failed
 //!    incarnation, and everything that the others have received of it is here (`fences`).
 //! 6. An image counts as stored when everything is here that its set had recorded when it was taken
@@ -21,6 +21,7 @@
 
 pub(crate) mod fences;
 pub(crate) mod images;
+mod orphans;
 pub(crate) mod piggybacked;
 mod recorded;
 pub(crate) mod tables;
@@ -68,6 +69,8 @@ pub enum Out {
     Fenced(SetId, Incarnation),
     /// The job handles this message of this agent now (6).
     Deliver(u64, FromNode),
+    /// The first set depends on what the second one had recorded and nobody has any more.
+    Orphan(SetId, SetId),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -91,9 +94,9 @@ struct SetState {
 }
 
 impl SetState {
-    fn new(incarnation: Incarnation, log: DeterminantLog) -> Self {
-        let (order, waiting) = (SetOrder::new(incarnation, log), BTreeMap::new());
-        Self { order, stable_sent: 0, waiting, waited_for_by: Vec::new() }
+    fn new(order: SetOrder) -> Self {
+        let (waiting, waited_for_by) = (BTreeMap::new(), Vec::new());
+        Self { order, stable_sent: 0, waiting, waited_for_by }
     }
 
     /// What it has of places from `from` on, for a coordinator after a failover. Places without a
@@ -129,6 +132,8 @@ pub struct Determinants {
     deferred_images: BTreeMap<(CheckpointId, PeerId), DeferredImage>,
     /// Of failed sets that have not been sent yet what to replay (5).
     fences: BTreeMap<SetId, Fencing>,
+    /// The job was notified of an orphan.
+    has_orphan: bool,
     /// Sets that cannot be rolled back alone: they do not record.
     not_replayable: BTreeSet<SetId>,
     /// Everything is persisted for a failover.
@@ -357,7 +362,11 @@ impl Determinants {
         let log = DeterminantLog::new(set, incarnation, past, self.replicas, BATCH_RECORDS_MAX);
         // Of what the order was before.
         self.persist_gathered();
-        let before = self.sets.insert(set, SetState::new(incarnation, log));
+        let order = match self.sets.get(&set) {
+            Some(before) => before.order.succeed(incarnation, log),
+            None => SetOrder::new(incarnation, log),
+        };
+        let before = self.sets.insert(set, SetState::new(order));
         if self.does_persist {
             self.persist_all(set);
         }
@@ -385,7 +394,7 @@ impl Determinants {
         let records = batches.into_iter().flat_map(|batch| batch.records);
         let (replicas, most) = (self.replicas, BATCH_RECORDS_MAX);
         let log = DeterminantLog::resumed(set, incarnation, records, recorded, replicas, most);
-        self.sets.insert(set, SetState::new(incarnation, log));
+        self.sets.insert(set, SetState::new(SetOrder::new(incarnation, log)));
         // In one piece, without an end that was cut off.
         self.persist_all(set);
     }
@@ -487,6 +496,7 @@ impl Determinants {
         incarnation: Incarnation,
         members: &[PeerId],
     ) -> Vec<(PeerId, ToRank)> {
+        self.has_orphan = false;
         self.begin(set, incarnation, members, Vec::new())
     }
 

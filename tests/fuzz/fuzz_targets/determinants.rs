@@ -3,8 +3,8 @@
 #![no_main]
 
 use rustbtl_coordination::determinants::{
-    CLOCKS, ClockReadings, Determinant, DeterminantBatch, ProgramTime, Ticks, decode, encode,
-    rank_batch,
+    CLOCKS, ClockReadings, Determinant, DeterminantBatch, Piggybacked, ProgramTime, Ticks, decode,
+    encode, rank_batch,
 };
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
@@ -17,6 +17,10 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     if let Ok(batch) = DeterminantBatch::decode(data) {
         assert_eq!(DeterminantBatch::decode(&batch.encode()), Ok(batch));
     }
+    if let Ok(piggybacked) = Piggybacked::decode(data) {
+        assert_eq!(Piggybacked::decode(&piggybacked.encode()), Ok(piggybacked));
+    }
+    let _ = rank_batch::read_recorded(data);
     let all = rank_batch::read(data).unwrap_or_default();
     let mut clock = ClockReadings::default();
     let kept = all.into_iter().filter_map(|(_, determinant)| match determinant {

@@ -43,7 +43,7 @@ pub struct DeterminantReport {
     /// Frames that went without one: their receiver had what they depended on.
     pub alone: u64,
     /// See [`crate::piggyback::PiggybackWorld::met`].
-    pub met: [u64; 5],
+    pub met: [u64; 8],
 }
 
 /// See the module's documentation.

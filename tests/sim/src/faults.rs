@@ -312,6 +312,10 @@ impl World {
 
     /// A failed set is restarted from its checkpoint.
     fn restart_set(&mut self) -> bool {
+        if self.has_orphan() {
+            self.restart_job();
+            return true;
+        }
         let Some(&set) = self.faults.failed.first() else { return false };
         let set =
             if self.prng.chance(50) { set } else { *self.faults.failed.last().unwrap_or(&set) };

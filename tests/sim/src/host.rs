@@ -3,7 +3,7 @@
 use crate::model::{Message, Stream};
 use crate::network::Network;
 use crate::options::{Options, Planted};
-use crate::piggyback::PiggybackShare;
+use crate::piggyback_share::PiggybackShare;
 use crate::windows::{Windows, blank, is_of_window};
 use rustbtl_checkpoint::{LogLimits, PayloadLog, SegmentMemory, SegmentSource};
 use rustbtl_coordination::determinants::{DeterminantLog, RandomStream, ReplayDecisions};
@@ -506,14 +506,9 @@ impl Host for SimHost {
         let Some(share) = self.share.as_ref().filter(|_| may) else {
             return PiggybackContent::Unavailable;
         };
-        if share.is_of(to, from.max(covered).0, made.0) {
-            self.alone += 1;
-            return PiggybackContent::OfReceiver;
-        }
-        match share.append_entries(to, from.0, made.0, out) {
-            true => PiggybackContent::Appended,
-            false => PiggybackContent::Unavailable,
-        }
+        let content = share.append_entries(to, (from.0, covered.0), made.0, out);
+        self.alone += u64::from(content == PiggybackContent::OfReceiver);
+        content
     }
 
     fn on_piggyback(&mut self, from: PeerId, bytes: &[u8]) -> PiggybackOutcome {

@@ -16,6 +16,7 @@ pub mod network;
 pub mod nondet_calls;
 pub mod options;
 pub mod piggyback;
+pub mod piggyback_share;
 pub mod process;
 pub mod replay_model;
 pub mod run;

@@ -101,8 +101,18 @@ pub enum Planted {
     InFlightNotReported,
     /// Counters: those who arrived in an earlier checkpoint count for this one.
     OldCountsCount,
-    /// A frame to a third set does not wait for what was piggybacked here.
-    PiggybackRelayed,
+    /// A frame to a third set does not name what was piggybacked here.
+    NamesForgotten,
+    /// What is named is accepted and not stored.
+    NamesNotStored,
+    /// What comes behind places that were only named is piggybacked without them.
+    PlacesAfterNamesOnly,
+    /// What is named of an incarnation that is over counts, whatever of it was there at its end.
+    LostPlacesCount,
+    /// A place counts when its content is put where it belongs, whatever that names.
+    ContentCounts,
+    /// A set is restarted though somebody depends on what is lost.
+    OrphansIgnored,
     /// What is piggybacked is accepted and not stored.
     PiggybackNotStored,
     /// The coordinator does not give a set what others send of it.
@@ -278,6 +288,8 @@ pub struct Options {
     pub copies: usize,
     /// In place of them: a coordinator, and determinants are piggybacked.
     pub piggyback: bool,
+    /// Ranks from this one on do nothing that is recorded.
+    pub recorders: usize,
     /// Programs read clocks and draw random numbers.
     pub reads: bool,
     /// Programs have windows.
@@ -315,6 +327,8 @@ pub enum Tier {
     /// The same, where much of what a failed set has piggybacked is read late, after the fence
     /// around it was answered: the coordinator is quick, and sets fail often.
     Fences,
+    /// The same with sets of one rank, of which one or two record something: others name it.
+    Chains,
     /// One of Replay and Piggyback, with one-sided communication.
     Windows,
 }
@@ -324,6 +338,9 @@ impl Options {
     pub fn of(tier: Tier, seed: u64) -> Self {
         if tier == Tier::Fences {
             return Self::of(Tier::Piggyback, seed).with_late_frames();
+        }
+        if tier == Tier::Chains {
+            return Self::of(Tier::Piggyback, seed).with_late_frames().with_chains();
         }
         let mut prng = Prng::new(seed).fork(1);
         let faults = tier != Tier::Calm;
@@ -337,7 +354,7 @@ impl Options {
             Tier::Resets | Tier::Failures => (ranks - 1).min(3),
             Tier::Windows if piggyback => (ranks / 2).clamp(1, 2),
             Tier::Replay | Tier::Windows => (ranks - u32::from(prng.chance(90))).clamp(1, 3),
-            Tier::Piggyback | Tier::Fences => (ranks / 2).clamp(1, 2),
+            Tier::Piggyback | Tier::Fences | Tier::Chains => (ranks / 2).clamp(1, 2),
             Tier::Calm | Tier::Checkpoints => ranks,
         };
         let size = prng.from_to(1, u64::from(size_max));
@@ -397,6 +414,7 @@ impl Options {
             determinants: replay,
             copies: prng.pick(&[1, 1, 2]),
             piggyback,
+            recorders: usize::MAX,
             determinant_rate: if piggyback {
                 prng.pick(&[1, 2, 5])
             } else {
@@ -422,6 +440,14 @@ impl Options {
         Self { wild: true, failures: 8, determinant_rate: 20, ..short }
     }
 
+    /// What few record goes through many sets.
+    fn with_chains(self) -> Self {
+        let sets = (0..self.sets.len() as u32).collect();
+        let recorders = 1 + usize::from(self.seed.is_multiple_of(3));
+        let slow = Self { determinant_rate: 3, slow_wire: None, ..self };
+        Self { sets, wild: false, recorders, ..slow }
+    }
+
     /// The same program without faults.
     pub fn without_faults(&self) -> Self {
         let calm = Self { resets: 0, failures: 0, checkpoints: 0, planted: None, ..self.clone() };
@@ -431,6 +457,16 @@ impl Options {
     /// Number of processes.
     pub fn ranks(&self) -> usize {
         self.sets.len()
+    }
+
+    /// Does this process do anything that is recorded?
+    pub fn records(&self, rank: usize) -> bool {
+        rank < self.recorders
+    }
+
+    /// Do all?
+    pub fn all_record(&self) -> bool {
+        self.recorders == usize::MAX
     }
 
     /// Are these two in one set?

@@ -4,170 +4,17 @@
 use crate::image::Image;
 use crate::network::is;
 use crate::options::Planted;
+use crate::piggyback_share::{Item, PiggybackShare, Shared};
 use crate::world::World;
 use rustbtl_coordination::determinants::{
-    Determinant, DeterminantLog, DeterminantRecord, Fence, Numbered, Piggybacked,
-    PiggybackedPlaces, Received, SetOrder, piggyback,
+    Availability, DeterminantLog, DeterminantRecord, Fence, Numbered, Piggybacked,
+    PiggybackedPlaces, Received, SetOrder, find_orphan,
 };
 use rustbtl_fragments::ids::*;
-use rustbtl_fragments::send_gate::{Marks, Recorded};
 use rustbtl_fragments::wire::{FrameType, HEADER_BYTES};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
-
-/// A slot takes an entry of so many bytes: longer ones are not piggybacked.
-const SLOT_BYTES: usize = 24;
-
-/// What is in a place of a set's order.
-enum Slot {
-    /// What it recorded itself, as `piggyback::append` writes it.
-    Own(Vec<u8>),
-    /// What was piggybacked to it, of that set.
-    Of(u32),
-}
-
-/// What the processes of a set share in one incarnation.
-pub struct Shared {
-    set: u32,
-    incarnation: Incarnation,
-    recorded: u64,
-    stable: u64,
-    slots: BTreeMap<u64, Slot>,
-}
-
-/// What goes to the coordinator.
-#[derive(Clone)]
-pub enum Item {
-    /// Own: number, place.
-    Own(u64, u64, Determinant),
-    /// The place of what was piggybacked.
-    Piggybacked(u64, Vec<u8>),
-    /// The same without its content.
-    Named(u64, PiggybackedPlaces),
-}
-
-/// One process's share.
-pub struct PiggybackShare {
-    shared: Rc<RefCell<Shared>>,
-    /// Recorded, not sent.
-    outbox: VecDeque<Item>,
-    /// What was only named to the coordinator.
-    named: Vec<(u64, Vec<u8>)>,
-    /// Sets whose incarnations before these are over.
-    fences: BTreeMap<u32, Incarnation>,
-    /// Of an incarnation of a set everything before this place is stored here.
-    known: BTreeMap<(u32, Incarnation), u64>,
-    planted: Option<Planted>,
-}
-
-impl PiggybackShare {
-    /// For the gate.
-    pub fn marks(&self) -> Marks {
-        let shared = self.shared.borrow();
-        Marks { recorded: Recorded(shared.recorded), stable: shared.stable }
-    }
-
-    /// This process has recorded something.
-    pub fn record(&mut self, rank: usize, numbered: Numbered) {
-        let mut shared = self.shared.borrow_mut();
-        let at = shared.recorded;
-        shared.recorded += 1;
-        let mut entry = Vec::new();
-        piggyback::append(&mut entry, PeerId(rank as u32), &numbered);
-        if entry.len() <= SLOT_BYTES {
-            shared.slots.insert(at, Slot::Own(entry));
-        }
-        self.outbox.push_back(Item::Own(numbered.number, at, numbered.determinant));
-    }
-
-    /// Is there nothing that is not stable in these places but what `to` has piggybacked to here?
-    pub fn is_of(&self, to: u32, from: u64, made: u64) -> bool {
-        let shared = self.shared.borrow();
-        let first = from.max(shared.stable);
-        let own = self.planted == Some(Planted::PiggybackForgotten);
-        first < made
-            && (first..made).all(|at| match shared.slots.get(&at) {
-                Some(Slot::Of(set)) => *set == to,
-                Some(Slot::Own(_)) => own,
-                None => false,
-            })
-    }
-
-    /// See `Host::piggyback`; `to`: the receiver's set.
-    pub fn append_entries(&self, to: u32, from: u64, made: u64, out: &mut Vec<u8>) -> bool {
-        let shared = self.shared.borrow();
-        let mut first = from.max(shared.stable);
-        if self.planted == Some(Planted::PlacesLeftOut) {
-            let is_of =
-                |at: &u64| matches!(shared.slots.get(at), Some(Slot::Of(set)) if *set == to);
-            first += (first..made).take_while(is_of).count() as u64;
-        }
-        piggyback::begin(out, SetId(shared.set), shared.incarnation, first);
-        for at in first..made {
-            match shared.slots.get(&at) {
-                Some(Slot::Own(entry)) => out.extend_from_slice(entry),
-                Some(Slot::Of(set)) if *set == to => out.push(piggyback::BLANK),
-                Some(Slot::Of(_)) if self.planted == Some(Planted::PiggybackRelayed) => {
-                    out.push(piggyback::BLANK);
-                }
-                _ => {
-                    out.clear();
-                    return false;
-                }
-            }
-        }
-        first < made
-    }
-
-    /// See `Host::on_piggyback`; None: it is of an incarnation that is over.
-    pub fn accept(&mut self, bytes: &[u8]) -> Option<()> {
-        let Ok(piggybacked) = Piggybacked::decode(bytes) else {
-            panic!("what is piggybacked does not decode")
-        };
-        let (set, upto) = (piggybacked.set.0, piggybacked.upto());
-        let over = self.fences.get(&set).is_some_and(|before| piggybacked.incarnation < *before);
-        if over && self.planted != Some(Planted::FenceForgotten) {
-            return None;
-        }
-        let known = self.known.entry((set, piggybacked.incarnation)).or_default();
-        if upto <= *known || self.planted == Some(Planted::PiggybackNotStored) {
-            return Some(());
-        }
-        *known = upto;
-        let mut shared = self.shared.borrow_mut();
-        let at = shared.recorded;
-        shared.recorded += 1;
-        shared.slots.insert(at, Slot::Of(set));
-        self.outbox.push_back(Item::Piggybacked(at, bytes.to_vec()));
-        Some(())
-    }
-
-    /// What is sent to the coordinator now. Of what was piggybacked only places are `named`, or
-    /// everything is sent that is not known to be stable.
-    fn flush(&mut self, named: bool) -> Vec<Item> {
-        let mut items = Vec::new();
-        let stable = self.shared.borrow().stable;
-        if !named {
-            let before = core::mem::take(&mut self.named);
-            let before = before.into_iter().filter(|(at, _)| *at >= stable);
-            items.extend(before.map(|(at, bytes)| Item::Piggybacked(at, bytes)));
-        }
-        for item in self.outbox.drain(..) {
-            match item {
-                Item::Piggybacked(at, bytes) if named => {
-                    let Ok(piggybacked) = Piggybacked::decode(&bytes) else {
-                        panic!("it was read before")
-                    };
-                    items.push(Item::Named(at, piggybacked.places()));
-                    self.named.push((at, bytes));
-                }
-                item => items.push(item),
-            }
-        }
-        items
-    }
-}
 
 /// A rank's answer to a fence: of which set, before which incarnation, and how far its own had
 /// recorded.
@@ -190,8 +37,11 @@ pub struct PiggybackWorld {
     snapshots: BTreeMap<(usize, u64), (Incarnation, u64)>,
     /// Frames of failed sets that piggybacked something, sets that failed while they were asked,
     /// snapshots that had to wait, places that were only named and waited for another set, contents
-    /// of such places that a fence asked for.
-    pub met: [u64; 5],
+    /// of such places that a fence asked for, names of what third sets had recorded, orphans when
+    /// fences could not be complete, and when an order was that of a later incarnation.
+    pub met: [u64; 8],
+    /// Somebody depends on what is lost.
+    orphan: bool,
 }
 
 impl World {
@@ -234,20 +84,29 @@ impl World {
         let incarnation = Incarnation(self.net.borrow().incarnations[members[0]]);
         let recorded = past.len() as u64;
         let log = DeterminantLog::new(SetId(set), incarnation, past, 0, 1);
-        self.piggyback.orders.insert(set, SetOrder::new(incarnation, log));
+        let order = match self.piggyback.orders.get(&set) {
+            Some(before) => before.succeed(incarnation, log),
+            None => SetOrder::new(incarnation, log),
+        };
+        self.piggyback.orders.insert(set, order);
         self.piggyback.fences.remove(&set);
         self.piggyback.stable.insert(set, VecDeque::from([(incarnation, recorded)]));
         let slots = BTreeMap::new();
         let shared = Shared { set, incarnation, recorded, stable: 0, slots };
         let shared = Rc::new(RefCell::new(shared));
         for rank in members {
+            let before = self.processes[rank].host.share.take();
+            self.piggyback.met[5] += before.map_or(0, |before| before.met_names);
             self.processes[rank].host.share = Some(PiggybackShare {
                 shared: Rc::clone(&shared),
                 outbox: VecDeque::new(),
                 named: Vec::new(),
                 fences: BTreeMap::new(),
                 known: BTreeMap::new(),
+                named_here: BTreeMap::new(),
                 planted: self.shared.options.planted,
+                holders: [set; 2],
+                met_names: 0,
             });
             self.piggyback.not_accepting.insert(rank);
         }
@@ -329,6 +188,11 @@ impl World {
                     order.add_received_places(at, places);
                 }
             }
+            Item::Name(at, places) => {
+                if let Some(order) = orders.get_mut(&set) {
+                    order.add_received_name(at, places);
+                }
+            }
         }
         // What one order has got may be all that a place of another waits for.
         while self.merge_due() {}
@@ -342,10 +206,21 @@ impl World {
             let Some((at, received)) = order.and_then(SetOrder::next_received) else { continue };
             match received {
                 Received::Content(piggybacked) => self.merge(set, at, piggybacked),
-                Received::Places(places) if self.has(&places) => self.place_counts(set, at),
-                Received::Places(_) => {
-                    self.piggyback.met[3] += 1;
-                    continue;
+                Received::Places(places) | Received::Name(places) => {
+                    match self.availability(&places) {
+                        Availability::Here => self.place_counts(set, at),
+                        Availability::NotYet => {
+                            self.piggyback.met[3] += 1;
+                            continue;
+                        }
+                        // Nothing of it that is behind is replayed.
+                        Availability::Lost if self.faults.has_failed(set) => continue,
+                        Availability::Lost => {
+                            self.piggyback.met[7] += u64::from(!self.piggyback.orphan);
+                            self.piggyback.orphan = true;
+                            continue;
+                        }
+                    }
                 }
             }
             return true;
@@ -354,9 +229,28 @@ impl World {
     }
 
     /// Is what these places hold in the order of the set that they are of?
-    fn has(&self, places: &PiggybackedPlaces) -> bool {
-        self.piggyback.orders[&places.set.0].has(places)
-            || self.shared.options.planted == Some(Planted::NamedPlacesCount)
+    fn availability(&self, places: &PiggybackedPlaces) -> Availability {
+        let order = &self.piggyback.orders[&places.set.0];
+        let is_over = places.incarnation < order.incarnation();
+        match self.shared.options.planted {
+            Some(Planted::NamedPlacesCount) => Availability::Here,
+            Some(Planted::LostPlacesCount) if is_over => Availability::Here,
+            _ => order.availability(places),
+        }
+    }
+
+    /// Does anybody depend on what only sets had that have failed?
+    pub fn has_orphan(&mut self) -> bool {
+        if !self.piggyback() {
+            return false;
+        }
+        let orders = self.piggyback.orders.iter().map(|(&set, order)| (SetId(set), order));
+        let fences = self.piggyback.fences.iter().map(|(&set, fence)| (SetId(set), fence));
+        if find_orphan(&orders.collect(), &fences.collect()).is_some() {
+            self.piggyback.met[6] += u64::from(!self.piggyback.orphan);
+            self.piggyback.orphan = true;
+        }
+        self.piggyback.orphan
     }
 
     fn place_counts(&mut self, set: u32, at: u64) {
@@ -366,17 +260,20 @@ impl World {
         self.send_stable(set);
     }
 
-    /// What was piggybacked to a set goes into the order of the set that it is of; then its place
-    /// counts.
+    /// What was piggybacked to a set goes into the order of the set that it is of.
     fn merge(&mut self, set: u32, at: u64, piggybacked: Piggybacked) {
-        let of = piggybacked.set.0;
-        if self.shared.options.planted != Some(Planted::PiggybackUnmerged)
+        let (of, planted) = (piggybacked.set.0, self.shared.options.planted);
+        if planted != Some(Planted::PiggybackUnmerged)
             && let Some(order) = self.piggyback.orders.get_mut(&of)
         {
+            let (from, is_its) = (piggybacked.from, order.incarnation() == piggybacked.incarnation);
+            assert!(!is_its || order.has_no_gap_before(from), "C4: {of} before {from}");
             order.add_piggybacked(piggybacked);
         }
+        if matches!(planted, Some(Planted::PiggybackUnmerged | Planted::ContentCounts)) {
+            self.place_counts(set, at);
+        }
         self.send_stable(of);
-        self.place_counts(set, at);
     }
 
     fn send_stable(&mut self, set: u32) {
@@ -419,6 +316,18 @@ impl World {
         rank.map(|rank| self.shared.options.sets[rank])
     }
 
+    /// A set that runs and is one of two that have what somebody depends on.
+    fn holder(&self) -> Option<u32> {
+        let alive = |set: &u32| !self.faults.has_failed(*set);
+        let of = |process: &crate::process::Process| {
+            let share = process.host.share.as_ref()?;
+            let set = share.shared.borrow().set;
+            let holders = share.holders.into_iter().filter(|&holder| holder != set);
+            alive(&set).then(|| holders.rev().find(alive)).flatten()
+        };
+        self.processes.iter().find_map(of)
+    }
+
     /// Percent of opportunities for a failure that are taken: sets that fail together are what one
     /// hop is for, late frames are what fences are for.
     pub fn failure_rate(&self) -> u32 {
@@ -434,6 +343,9 @@ impl World {
         let any = self.prng.pick(&self.shared.options.sets);
         if !self.piggyback() || self.prng.chance(30) {
             return any;
+        }
+        if !self.shared.options.all_record() {
+            return self.holder().unwrap_or(any);
         }
         self.who_sends_determinants().unwrap_or(any)
     }
@@ -487,7 +399,12 @@ impl World {
             let order = self.piggyback.orders.get(&set.0)?;
             (order.incarnation() == incarnation).then(|| order.next())
         };
-        self.piggyback.fences.get(&set).is_none_or(|fence| fence.is_complete(next))
+        let ignores = self.shared.options.planted == Some(Planted::OrphansIgnored);
+        let is_complete = |fence: &Fence| match ignores {
+            true => fence.missing().next().is_none(),
+            false => fence.is_complete(next),
+        };
+        self.piggyback.fences.get(&set).is_none_or(is_complete)
     }
 
     /// What a failed set has to replay.

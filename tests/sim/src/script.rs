@@ -302,6 +302,7 @@ impl Maker<'_> {
         }
         let request = self.request(receiver);
         let polls = !self.options.repeatable && self.prng.chance(20);
+        let polls = polls && self.options.records(receiver);
         if !polls {
             posts[receiver].push(Op::Receive { comm, pattern, capacity, request });
             if ordered && self.prng.chance(25) {
@@ -317,7 +318,7 @@ impl Maker<'_> {
     }
 
     fn add_cancels(&mut self, ops: &mut Vec<Op>) {
-        if !self.options.repeatable {
+        if !self.options.repeatable && self.options.all_record() {
             for at in (0..ops.len()).rev() {
                 if let Op::Receive { request, pattern, .. } = ops[at]
                     && self.prng.chance(10)

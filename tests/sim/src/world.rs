@@ -241,6 +241,8 @@ impl World {
             };
             if let Some(mut frame) = frame {
                 if last && self.is_of_lost_channel(me, from, &frame) {
+                    // Nor are those behind it looked at, should there be another channel.
+                    self.net.borrow_mut().late_frames.remove(&(from, me));
                     return;
                 }
                 let piggybacked = is(&frame, FrameType::Piggyback) && frame.len() > HEADER_BYTES;

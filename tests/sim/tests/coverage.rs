@@ -115,7 +115,7 @@ fn seeds_of_piggyback_meet_what_they_are_for() {
         let report = run(&Options::of(Tier::Piggyback, seed));
         let d = report.determinants;
         let [set_checkpoints, global_checkpoints] = report.checkpoints.complete;
-        let [late_frames, failed_while_asked, waited, named, asked_for] = d.met;
+        let [late_frames, failed_while_asked, waited, named, asked_for, ..] = d.met;
         for (total, count) in all.iter_mut().zip([
             d.replays,
             d.differed,

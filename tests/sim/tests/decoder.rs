@@ -66,7 +66,7 @@ proptest! {
             }
             for (from, kind, flags, context, source, tag, sequence, total, payload) in frames {
                 let mut frame = vec![0; 32];
-                frame[4..7].copy_from_slice(&[0xB3, kind, flags]);
+                frame[4..7].copy_from_slice(&[0xB4, kind, flags]);
                 frame[8..12].copy_from_slice(&context.to_le_bytes());
                 frame[12..16].copy_from_slice(&source.to_le_bytes());
                 frame[16..20].copy_from_slice(&tag.to_le_bytes());

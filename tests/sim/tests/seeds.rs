@@ -38,3 +38,8 @@ fn piggyback() {
 fn fences() {
     run_many(Tier::Fences, 2000);
 }
+
+#[test]
+fn chains() {
+    run_many(Tier::Chains, 2000);
+}

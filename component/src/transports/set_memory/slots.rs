@@ -11,7 +11,8 @@
 //! there is nothing of an old one's places.
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
-use rustbtl_fragments::ids::SetId;
+use rustbtl_coordination::determinants::PiggybackedPlaces;
+use rustbtl_fragments::ids::{Incarnation, SetId};
 
 /// So many places may be recorded and not stable; those behind them have no slot.
 pub const SLOTS: usize = 1024;
@@ -23,14 +24,16 @@ const CARRIED: u64 = 2;
 const KIND: u64 = 0xFF;
 /// Behind the kind: length, or set.
 const REST: u32 = 8;
+/// Behind the set: its incarnation. The first word says up to which place.
+const INCARNATION: u32 = 40;
 
-/// What a place holds. Bytes: an entry as `determinants::carried` has it.
+/// What a place holds. Bytes: an entry as `determinants::piggyback` has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entry<'a> {
     /// A determinant of a rank of the set.
     Own(&'a [u8]),
-    /// What was piggybacked to here from this set.
-    Carried(SetId),
+    /// What was piggybacked to here, or named.
+    Carried(PiggybackedPlaces),
 }
 
 /// Outcome of [`Slots::read`].
@@ -38,8 +41,8 @@ pub enum Entry<'a> {
 pub enum SlotRead {
     /// A determinant of a rank of the set: its bytes were appended.
     Own,
-    /// What was piggybacked to here from this set.
-    Carried(SetId),
+    /// What was piggybacked to here, or named.
+    Carried(PiggybackedPlaces),
 }
 
 /// The first cache line is enough for most.
@@ -90,13 +93,18 @@ impl Slots {
         let head = match what {
             Entry::Own(bytes) if bytes.len() > BYTES_MAX => return false,
             Entry::Own(bytes) => OWN | (bytes.len() as u64) << REST,
-            Entry::Carried(set) => CARRIED | u64::from(set.0) << REST,
+            Entry::Carried(places) => {
+                let incarnation = u64::from(places.incarnation.0) << INCARNATION;
+                CARRIED | u64::from(places.set.0) << REST | incarnation
+            }
         };
         slot.at.store(0, Ordering::Relaxed);
         // [slot] who sees a word of these sees that it is being written.
         fence(Ordering::Release);
         slot.head.store(head, Ordering::Relaxed);
-        if let Entry::Own(bytes) = what {
+        if let Entry::Carried(places) = what {
+            slot.words[0].store(places.upto, Ordering::Relaxed);
+        } else if let Entry::Own(bytes) = what {
             for (word, bytes) in slot.words.iter().zip(bytes.chunks(size_of::<u64>())) {
                 let mut all = [0; size_of::<u64>()];
                 all[..bytes.len()].copy_from_slice(bytes);
@@ -108,8 +116,8 @@ impl Slots {
         true
     }
 
-    /// The set that has piggybacked to here what is at this place. `None`: it holds something else,
-    /// or is not to be had.
+    /// The set that has recorded what was piggybacked to here and is at this place. `None`: it
+    /// holds something else, or is not to be had.
     pub fn carried(&self, place: u64) -> Option<SetId> {
         let slot = self.slot(place);
         // [slot] written.
@@ -142,7 +150,11 @@ impl Slots {
                 out.truncate(before + bytes);
                 Some(SlotRead::Own)
             }
-            CARRIED => Some(SlotRead::Carried(SetId((head >> REST) as u32))),
+            CARRIED => Some(SlotRead::Carried(PiggybackedPlaces {
+                set: SetId((head >> REST) as u32),
+                incarnation: Incarnation((head >> INCARNATION) as u16),
+                upto: slot.words[0].load(Ordering::Relaxed),
+            })),
             _ => None,
         };
         // [slot] S2: if any of it was of another place, `at` is seen to be another one.
@@ -179,8 +191,11 @@ mod tests {
             assert!(slots.write(place, 0, Entry::Own(&entry)));
             assert_eq!(read(&slots, place), Some((SlotRead::Own, entry)));
         }
-        assert!(slots.write(9, 0, Entry::Carried(SetId(u32::MAX))));
-        assert_eq!(read(&slots, 9), Some((SlotRead::Carried(SetId(u32::MAX)), vec![])));
+        let set = SetId(u32::MAX);
+        let incarnation = Incarnation(u16::MAX);
+        let places = PiggybackedPlaces { set, incarnation, upto: u64::MAX };
+        assert!(slots.write(9, 0, Entry::Carried(places)));
+        assert_eq!(read(&slots, 9), Some((SlotRead::Carried(places), vec![])));
         assert_eq!(
             [0, 8, 9, 10].map(|at| slots.carried(at)),
             [None, None, Some(SetId(u32::MAX)), None]

@@ -79,5 +79,6 @@ impl Determinants {
                 self.out.push(Out::Fenced(set, fencing.fence.before()));
             }
         }
+        self.check_orphans();
     }
 }

@@ -1,26 +1,31 @@
 //! Determinants that messages of one set (A) have piggybacked to another one (B). Part of
 //! [`Determinants`]: no I/O.
 //!
-//! Source: docs/adr/0019. They take one place in B's order. One message of B's rank reports both:
-//! the place, and what of A's order it holds.
+//! Source: docs/adr/0019, 0047. They take one place in B's order. One message of B's rank reports
+//! both: the place, and what of A's order it holds.
 //!
 //! 1. When all places of B before it are here, what the place holds is added to A's order and
-//!    persisted; then the place counts, is persisted, and B is notified. Not earlier: some places
-//!    of A hold something of B (`Piggybacked` without an entry), and it is only known that B had
-//!    recorded that before. If A's order continued over them while something of B before is
-//!    missing, and B failed, A's order would seem to have what it has not, and B would not be sent
-//!    it.
-//! 2. Of another incarnation than A's present one nothing is replayed: only the place counts.
+//!    persisted; when A's order goes so far the place counts, is persisted, and B is notified. It
+//!    does not go so far where places of A name what a third set had recorded, and that is not
+//!    here.
+//! 2. Of another incarnation than A's present one nothing is replayed: the place counts if that
+//!    was here when the incarnation ended.
 //! 3. Where nobody waits for the answer, B only says which places of A its place holds (ADR 0032):
 //!    A sends what is in them itself. The place counts when A's order goes so far. If A fails
 //!    before that, the fence has B send the content.
 
 use crate::coordinator::determinants::Determinants;
-use rustbtl_coordination::determinants::{Piggybacked, PiggybackedPlaces, Received};
+use rustbtl_coordination::determinants::{Availability, Piggybacked, PiggybackedPlaces, Received};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::collections::BTreeSet;
 
-/// It never does.
+/// It never does, nor does a set name what it has recorded itself.
+fn is_of_others(piggybacked: &Piggybacked, receiver: SetId) -> bool {
+    let of = piggybacked.set;
+    of != receiver && piggybacked.received().all(|places| places.set != of)
+}
+
+/// Why such a message is refused.
 pub(super) const OWN_SET: &str = "its own set has piggybacked something to it";
 
 impl Determinants {
@@ -40,7 +45,7 @@ impl Determinants {
         // stable, no checkpoint of it is stored, and who waits for what it has of another set waits
         // until it fails itself. A damaged determinant of its own has the same effect.
         let piggybacked = match Piggybacked::decode(bytes) {
-            Ok(piggybacked) if piggybacked.set != known.set => piggybacked,
+            Ok(piggybacked) if is_of_others(&piggybacked, known.set) => piggybacked,
             Ok(_) => return self.protocol_error(rank, OWN_SET),
             Err(error) => return self.protocol_error(rank, &error.to_string()),
         };
@@ -77,22 +82,25 @@ impl Determinants {
                 self.sets.get_mut(&set).and_then(|of| of.order.next_received())
             {
                 match received {
-                    Received::Places(places) if !self.has(&places) => {
-                        self.wait_for(set, &places);
-                        break;
-                    }
-                    Received::Places(_) => {}
-                    Received::Content(piggybacked) => {
-                        let sender = piggybacked.set;
-                        if self.merge(piggybacked) {
-                            todo.push(sender);
+                    Received::Places(places) | Received::Name(places) => {
+                        match self.availability(&places) {
+                            Availability::Here => self.place_counts(set, at),
+                            Availability::NotYet => {
+                                self.wait_for(set, &places);
+                                break;
+                            }
+                            Availability::Lost => {
+                                self.names_lost(set, &places);
+                                break;
+                            }
                         }
                     }
+                    Received::Content(piggybacked) => {
+                        // Its next places may hold what is here.
+                        todo.push(piggybacked.set);
+                        self.merge(piggybacked);
+                    }
                 }
-                if let Some(of) = self.sets.get_mut(&set) {
-                    of.order.skip(at);
-                }
-                self.persist_new(set, at);
             }
             if let Some(of) = self.sets.get_mut(&set) {
                 todo.append(&mut of.waited_for_by);
@@ -103,9 +111,11 @@ impl Determinants {
         self.release_images();
     }
 
-    /// Is what these places hold here (3)?
-    fn has(&self, places: &PiggybackedPlaces) -> bool {
-        self.sets.get(&places.set).is_some_and(|of| of.order.has(places))
+    fn place_counts(&mut self, set: SetId, at: u64) {
+        if let Some(of) = self.sets.get_mut(&set) {
+            of.order.skip(at);
+        }
+        self.persist_new(set, at);
     }
 
     /// The next place of this set waits until another order goes so far. If there is no such order
@@ -118,18 +128,16 @@ impl Determinants {
         }
     }
 
-    /// True: more of the order of the set that sent it is here.
-    fn merge(&mut self, piggybacked: Piggybacked) -> bool {
+    /// Into the order of its set, which need not continue by that.
+    fn merge(&mut self, piggybacked: Piggybacked) {
         let set = piggybacked.set;
         if self.begins_order(&piggybacked) {
             self.open(set, piggybacked.incarnation);
         }
-        let Some(of) = self.sets.get_mut(&set) else { return false };
+        let Some(of) = self.sets.get_mut(&set) else { return };
         let before = of.order.next();
         of.order.add_piggybacked(piggybacked);
-        let more = of.order.next() > before;
         self.persist_new(set, before);
-        more
     }
 
     /// Nothing of this incarnation of its set is here yet, and it is the present one. Its ranks may

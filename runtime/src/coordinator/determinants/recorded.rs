@@ -24,7 +24,7 @@ impl Determinants {
             Err(error) => return self.protocol_error(rank, &error.to_string()),
         };
         let is_own = |recorded: &Recorded| match recorded {
-            Recorded::Received(places) => places.set == known.set,
+            Recorded::Received(places) | Recorded::Named(places) => places.set == known.set,
             Recorded::Own(_) => false,
         };
         if records.iter().any(|(_, recorded)| is_own(recorded)) {
@@ -44,6 +44,7 @@ impl Determinants {
                     of.order.add_own(rank, number, at, determinant);
                 }
                 Recorded::Received(places) => of.order.add_received_places(at, places),
+                Recorded::Named(places) => of.order.add_received_name(at, places),
             }
         }
         of.waits(rank, last);

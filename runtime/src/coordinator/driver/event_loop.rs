@@ -498,6 +498,7 @@ impl Coordinator {
                     self.write_failover_store(|store| store.replace_determinants(set, &batch))
                 }
                 Out::Fenced(set, incarnation) => self.job.fenced(self.now(), set, incarnation),
+                Out::Orphan(set, lost) => self.job.set_orphaned(self.now(), set, lost),
                 Out::Deliver(id, message) => {
                     // Without its agent there is no checkpoint of this rank any more.
                     if let Some(node) = self.agents.get(&id).map(|agent| agent.node.clone()) {

@@ -130,6 +130,7 @@ impl World {
                     }
                     Out::PersistAll(set, batch) => drop(self.persisted.insert(set, vec![batch])),
                     Out::Fenced(set, incarnation) => self.job.fenced(self.now, set, incarnation),
+                    Out::Orphan(set, lost) => self.job.set_orphaned(self.now, set, lost),
                     Out::Deliver(agent, message) => {
                         self.job.handle(self.now, NODES[agent as usize], message);
                     }

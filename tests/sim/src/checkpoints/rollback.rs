@@ -9,7 +9,7 @@ use rustbtl_fragments::ids::*;
 
 impl World {
     /// All processes end, and a new job starts from the last global checkpoint.
-    pub(super) fn restart_job(&mut self) {
+    pub(crate) fn restart_job(&mut self) {
         let Some(checkpoint) = self.checkpoints.coordinator.last_global() else {
             panic!("there is checkpoint 0")
         };

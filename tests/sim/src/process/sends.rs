@@ -24,8 +24,10 @@ impl Process {
         let (mut bytes, mut digest) = (bytes, 0);
         let info = &shared.script.comms[comm];
         if shared.options.determinants && tag >= 0 {
-            self.read_date(shared);
-            self.host.drain();
+            if shared.options.records(self.me) {
+                self.read_date(shared);
+                self.host.drain();
+            }
             digest = self.program.digest;
             bytes += digest % 3;
         }

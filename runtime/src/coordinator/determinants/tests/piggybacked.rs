@@ -1,7 +1,7 @@
 //! Set A (ranks 0 and 1) and set B (ranks 2 and 3), and what their messages piggyback.
 
 use crate::coordinator::determinants::tests::*;
-use rustbtl_coordination::determinants::{Piggybacked, PiggybackedPlaces};
+use rustbtl_coordination::determinants::{Piggybacked, PiggybackedEntry, PiggybackedPlaces};
 
 pub(super) const A: SetId = SET;
 pub(super) const B: SetId = SetId(2);
@@ -17,11 +17,19 @@ pub(super) fn persisting() -> Determinants {
     all
 }
 
-/// Places of a set from `from` on: rank and number of each that is replayed.
+/// Places of a set from `from` on: rank and number of each that is replayed. The others hold what
+/// the other set had recorded up to the place of this number.
 pub(super) fn places(set: SetId, from: u64, entries: &[Option<(u32, u64)>]) -> Piggybacked {
-    let entry = |(at, entry): (u64, &Option<(u32, u64)>)| {
-        let (rank, number) = (*entry)?;
-        Some((PeerId(rank), Numbered { number, determinant: determinant(at as u32) }))
+    let other = if set == A { B } else { A };
+    let entry = |(at, entry): (u64, &Option<(u32, u64)>)| match *entry {
+        Some((rank, number)) => {
+            let numbered = Numbered { number, determinant: determinant(at as u32) };
+            PiggybackedEntry::Own(PeerId(rank), numbered)
+        }
+        None => {
+            let places = PiggybackedPlaces { set: other, incarnation: FIRST, upto: at + 1 };
+            PiggybackedEntry::Received(places)
+        }
     };
     let entries = (from..).zip(entries).map(entry).collect();
     Piggybacked { set, incarnation: FIRST, from, entries }
@@ -241,10 +249,10 @@ fn a_place_whose_content_is_not_here_waits_for_an_order_that_has_not_begun() {
     assert_eq!((all.next(A, FIRST), all.next(B, FIRST)), (None, Some(0)));
     all.handle(10, &recorded(0, FIRST, 0, &[0]));
     assert_eq!((all.next(A, FIRST), all.next(B, FIRST)), (Some(1), Some(2)));
-    // Of an incarnation that is over it has everything; of one that has not begun it waits.
+    // Of an incarnation that is over it has what was here; of one that has not begun it waits.
     assert_eq!(replays(&mut all, A), (1, vec![1, 0]));
     all.replayed(A);
-    all.handle(10, &named_at(2, 2, &places(A, 0, &[None, None, None])));
+    all.handle(10, &named_at(2, 2, &theirs));
     assert_eq!(all.next(B, FIRST), Some(3));
     let next = PiggybackedPlaces { set: A, incarnation: NEXT, upto: 2 };
     all.handle(10, &names_at(2, 3, &next));
@@ -255,20 +263,75 @@ fn a_place_whose_content_is_not_here_waits_for_an_order_that_has_not_begun() {
 }
 
 #[test]
-fn what_another_incarnation_has_piggybacked_is_not_replayed_and_its_place_counts() {
+fn what_another_incarnation_has_piggybacked_is_not_replayed_and_counts_if_it_was_here() {
     let mut all = persisting();
     all.handle(10, &recorded(0, FIRST, 0, &[0]));
     assert_eq!(replays(&mut all, A), (1, vec![1, 0]));
+    all.replayed(A);
     all.take_out();
-    all.handle(10, &piggybacked_at(2, 0, &places(A, 1, &[Some((0, 1))])));
-    assert_eq!(steps(&all.take_out()), ["2 persisted to 1", "2 stable 1"]);
-    assert_eq!(all.next(A, NEXT), Some(1));
+    all.handle(10, &piggybacked_at(2, 0, &places(A, 0, &[Some((0, 0))])));
+    let out = all.take_out();
+    assert_eq!(
+        (steps(&out), orphans(&out)),
+        (vec!["2 persisted to 1".into(), "2 stable 1".into()], vec![])
+    );
+    // What was not is lost.
+    all.handle(10, &piggybacked_at(2, 1, &places(A, 1, &[Some((0, 1))])));
+    all.handle(10, &piggybacked_at(2, 2, &places(A, 1, &[Some((0, 1))])));
+    assert_eq!((all.next(A, NEXT), all.next(B, FIRST)), (Some(1), Some(1)));
+    assert_eq!(orphans(&all.take_out()), [(B, A)], "once");
     // Nor does it begin an order.
     let mut all = persisting();
     all.handle(10, &hello(0, 0, NEXT));
     all.handle(10, &hello(1, 0, NEXT));
     all.handle(10, &piggybacked_at(2, 0, &places(A, 0, &[Some((0, 0))])));
-    assert_eq!((all.next(A, FIRST), all.next(B, FIRST)), (None, Some(1)));
+    assert_eq!((all.next(A, FIRST), all.next(B, FIRST)), (None, Some(0)));
+}
+
+/// Who depends on what of whom.
+fn orphans(out: &[Out]) -> Vec<(SetId, SetId)> {
+    let orphan = |out: &Out| match out {
+        Out::Orphan(set, lost) => Some((*set, *lost)),
+        _ => None,
+    };
+    out.iter().filter_map(orphan).collect()
+}
+
+/// C has received a message of B that depends on what A had recorded.
+#[test]
+fn what_a_piggybacked_place_names_must_be_here_before_it_counts() {
+    const C: SetId = SetId(4);
+    let mut all = persisting();
+    all.handle(10, &hello(4, 4, FIRST));
+    let of_b = places(B, 0, &[Some((2, 0)), None, Some((2, 1))]);
+    all.handle(10, &piggybacked_at(4, 0, &of_b));
+    assert_eq!((all.next(B, FIRST), all.next(C, FIRST)), (Some(1), Some(0)));
+    all.handle(10, &recorded(0, FIRST, 0, &[0, 1]));
+    assert_eq!((all.next(B, FIRST), all.next(C, FIRST)), (Some(3), Some(1)));
+    // If A fails with B, C is an orphan; if only A does, B sends it.
+    for fail_together in [true, false] {
+        let mut all = persisting();
+        all.handle(10, &hello(4, 4, FIRST));
+        all.handle(10, &piggybacked_at(4, 0, &of_b));
+        let mut asked = vec![(PeerId(4), C, FIRST)];
+        if fail_together {
+            all.fence(B, FIRST, NEXT, asked.clone());
+        } else {
+            asked.push((PeerId(2), B, FIRST));
+        }
+        all.fence(A, FIRST, NEXT, asked);
+        let answers = |rank, set, recorded| {
+            let message = FromRank::Fenced { set, before: NEXT, incarnation: FIRST, recorded };
+            FromNode::Rank { rank: PeerId(rank), message }
+        };
+        all.handle(10, &answers(4, A, 1));
+        all.handle(10, &answers(2, A, 2));
+        assert_eq!(orphans(&all.take_out()).len(), usize::from(fail_together));
+        if !fail_together {
+            all.handle(10, &piggybacked_at(2, 1, &places(A, 0, &[Some((0, 0)), Some((0, 1))])));
+            assert!(all.take_out().contains(&Out::Fenced(A, NEXT)));
+        }
+    }
 }
 
 #[test]

@@ -327,6 +327,9 @@ impl Job {
         for (by, of, problem) in failover.diverged {
             self.rank_diverged(now, by, of, problem);
         }
+        if let Some((set, lost)) = failover.orphan {
+            self.set_orphaned(now, set, lost);
+        }
         self.replenish(now);
         self.request_first_checkpoint(now);
         self.complete_failover(now, failover.since_ms);

@@ -10,6 +10,7 @@ pub(crate) mod failover;
 pub(crate) mod guardian_loss;
 pub(crate) mod mpirun_messages;
 pub(crate) mod node_silence;
+pub(crate) mod orphans;
 pub(crate) mod output_relay;
 pub(crate) mod placement;
 pub(crate) mod rank_ends;

@@ -19,6 +19,8 @@ pub(crate) struct Failover {
     pub(crate) since_ms: u64,
     /// Replays that have diverged meanwhile: who says so, who did, how.
     pub(crate) diverged: Vec<(PeerId, PeerId, String)>,
+    /// A set depends on what another one had recorded, and that is lost.
+    pub(crate) orphan: Option<(SetId, SetId)>,
     /// It was reported that ranks are missing.
     pub(crate) reported: bool,
 }

@@ -5,7 +5,7 @@ use crate::coordinator::job::rules::rollback::*;
 use crate::coordinator::job::test_world::{NODES, World};
 use rustbtl_coordination::control::{FromNode, FromRank};
 use rustbtl_coordination::determinants::{
-    CallKind, Determinant, NondetCall, Numbered, Outcome, Piggybacked, rank_batch,
+    CallKind, Determinant, NondetCall, Numbered, Outcome, Piggybacked, PiggybackedEntry, rank_batch,
 };
 
 const FIRST: Incarnation = Incarnation(0);
@@ -47,7 +47,7 @@ fn replays(world: &World, rank: u32) -> Option<usize> {
 fn records_piggybacked(world: &mut World, by: u32, at: u64) {
     let call = NondetCall::requests(CallKind::WaitAny, 9);
     let determinant = Determinant::Outcome { call, outcome: Outcome::Done };
-    let entries = vec![Some((PeerId(1), Numbered { number: 5, determinant }))];
+    let entries = vec![PiggybackedEntry::Own(PeerId(1), Numbered { number: 5, determinant })];
     let piggybacked = Piggybacked { set: SetId(1), incarnation: FIRST, from: 0, entries };
     let message = FromRank::Piggybacked { incarnation: FIRST, at, bytes: piggybacked.encode() };
     world.rank(by, NODES[by as usize], message);
