@@ -11,7 +11,8 @@
 //! * P1 A message that a determinant names (*reserved*) is taken by that receive or probe alone;
 //!   while it waits it is in `reserved_arrived`, not in `unexpected`.
 //! * P2 A message that an older undecided receive would take is *withheld*, and so is every later
-//!   one of its stream. So no message overtakes another when the undecided receives take part.
+//!   one of its stream, and no other. So no message overtakes another when the undecided receives
+//!   take part, and none waits that the program may wait for before its determinants are replayed.
 //! * P3 Until all determinants are replayed no receive from MPI_ANY_SOURCE is in `posted`.
 
 use super::receive_fifo::FifoReceive;
@@ -47,8 +48,9 @@ pub(super) struct Replay {
     reserved: BTreeSet<MessageName>,
     reserved_arrived: BTreeMap<MessageName, u32>,
     undecided: BTreeSet<UndecidedReceive>,
-    /// In the order of arrival.
+    /// Those of one stream are in its order.
     withheld: Vec<u32>,
+    /// The streams of what is withheld.
     streams: BTreeSet<(PeerId, u32, i32)>,
     /// All determinants are replayed: only bound receives and reserved messages are left.
     over: bool,
@@ -79,7 +81,7 @@ impl<H: Host> Engine<H> {
     /// The process was restored: replay these determinants. Call it after [`Engine::restarted`] and
     /// [`Engine::peer_down`], before any frame or call of the program. Receives and messages of the
     /// checkpoint are classified, too. A snapshot taken during a replay continues it with further
-    /// determinants.
+    /// determinants: they may decide receives that messages of the snapshot are withheld for.
     pub fn begin_replay(&mut self, host: &mut H, determinants: &ReplayDeterminants) {
         let mut replay = self.replay.take().unwrap_or_default();
         replay.over = false;
@@ -104,6 +106,27 @@ impl<H: Host> Engine<H> {
         let waiting: Vec<u32> = self.receives.iter().map(|(slot, ..)| slot).collect();
         for slot in waiting {
             self.classify_receive(host, slot);
+        }
+        self.match_withheld(host);
+    }
+
+    /// What is withheld takes part in matching again, in its order; some may be withheld again.
+    fn match_withheld(&mut self, host: &mut H) {
+        let Some(replay) = &mut self.replay else { return };
+        replay.streams.clear();
+        for slot in core::mem::take(&mut replay.withheld) {
+            let UnexpectedMessage { key, peer, sequence, .. } = *self.messages.at(slot);
+            match self.match_slow(host, key, peer, sequence) {
+                Some(receive) => {
+                    let PendingReceive { key, sequence, .. } = *self.receives.at(receive);
+                    let message = self.messages.at(slot);
+                    let announced = message.announced;
+                    self.record_sync_match(host, (key, sequence), announced, message.name());
+                    self.complete_match(host, receive, slot);
+                }
+                None if self.hold_for_replay(slot) => {}
+                None => self.unexpected.insert(slot, key),
+            }
         }
     }
 
@@ -144,27 +167,12 @@ impl<H: Host> Engine<H> {
         debug_assert!(replay.matches.is_empty(), "P3: {:?}", replay.matches);
         replay.over = true;
         replay.cancelled.clear();
-        replay.streams.clear();
-        let undecided = core::mem::take(&mut replay.undecided);
-        let withheld = core::mem::take(&mut replay.withheld);
-        for (order, slot) in undecided {
+        for (order, slot) in core::mem::take(&mut replay.undecided) {
             let receive = self.receives.at_mut(slot);
             receive.progress = Progress::Posted;
             self.posted.insert_at(slot, receive.key, order);
         }
-        for slot in withheld {
-            let UnexpectedMessage { key, peer, sequence, .. } = *self.messages.at(slot);
-            match self.take_posted(host, key, peer, sequence) {
-                Some(receive) => {
-                    let PendingReceive { key, sequence, .. } = *self.receives.at(receive);
-                    let message = self.messages.at(slot);
-                    let announced = message.announced;
-                    self.record_sync_match(host, (key, sequence), announced, message.name());
-                    self.complete_match(host, receive, slot);
-                }
-                None => self.unexpected.insert(slot, key),
-            }
-        }
+        self.match_withheld(host);
         self.forget_replay();
     }
 
@@ -215,18 +223,22 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// P2: an undecided receive was added.
+    /// P2: an undecided receive was added. What is withheld already blocks no message that waits
+    /// here: all of these were sent before it, if they are of its stream.
     fn withhold_from(&mut self, pattern: Key) {
         let Some(replay) = &mut self.replay else { return };
+        let (mut withheld, mut streams) = (Vec::new(), BTreeSet::new());
         for slot in self.unexpected.in_order() {
             let message = self.messages.at(slot);
             let stream = stream_of(&message.name());
-            if pattern.takes(&message.key) || replay.streams.contains(&stream) {
+            if pattern.takes(&message.key) || streams.contains(&stream) {
                 self.unexpected.remove(slot);
-                replay.streams.insert(stream);
-                replay.withheld.push(slot);
+                streams.insert(stream);
+                withheld.push(slot);
             }
         }
+        replay.streams.append(&mut streams);
+        replay.withheld.splice(0..0, withheld);
     }
 
     /// The library's own receives from MPI_ANY_SOURCE have their own counters.
@@ -457,6 +469,8 @@ impl<H: Host> Engine<H> {
             if replay.bound.values().any(|bound| *bound == slot) {
                 return false;
             }
+            // What is withheld for it stays so until the replay ends. That is soon: a cancel in
+            // time that is not in `cancelled` comes after all that is replayed.
             replay.undecided.retain(|(_, other)| *other != slot);
         }
         self.receives.take(slot);
@@ -470,8 +484,27 @@ impl<H: Host> Engine<H> {
         let of = |slot: &u32| self.messages.at(*slot).key.context == context;
         let gone: Vec<u32> = replay.withheld.iter().copied().filter(of).collect();
         replay.withheld.retain(|slot| !gone.contains(slot));
+        let left = replay.withheld.iter().map(|slot| stream_of(&self.messages.at(*slot).name()));
+        replay.streams = left.collect();
         for slot in gone {
             self.messages.take(slot);
+        }
+    }
+
+    /// Assert P2: `streams` are those of what is withheld, no message overtakes another.
+    fn check_withheld(&self, replay: &Replay) {
+        let mut last = BTreeMap::new();
+        for slot in &replay.withheld {
+            let message = self.messages.at(*slot);
+            let (name, stream) = (message.name(), stream_of(&message.name()));
+            let before = last.insert(stream, name.sequence);
+            assert!(before.is_none_or(|before| before < name.sequence), "P2: {name:?} overtakes");
+        }
+        assert!(last.keys().eq(&replay.streams), "P2: {last:?} and {:?}", replay.streams);
+        let free = self.messages.iter().filter(|(slot, ..)| self.unexpected.holds(*slot));
+        for name in free.map(|(_, _, message)| message.name()) {
+            let last = last.get(&stream_of(&name));
+            assert!(last.is_none_or(|last| name.sequence < *last), "P2: {name:?} overtakes");
         }
     }
 
@@ -490,6 +523,7 @@ impl<H: Host> Engine<H> {
             assert!(replay.reserved.contains(name), "P1: {name:?}");
             assert_eq!(self.receives.at(*slot).progress, Progress::HeldForReplay, "P1: {name:?}");
         }
+        self.check_withheld(replay);
         for (_, _, message) in self.messages.iter() {
             let name = message.name();
             if replay.bound.contains_key(&name) {

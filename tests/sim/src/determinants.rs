@@ -330,7 +330,9 @@ impl World {
                 Err(gap) => panic!("{rank}: determinant {gap} is missing after {clock}"),
             };
             self.determinants.report.forced += process.host.memory.decisions.clock() - clock;
-            process.program.matching.begin_replay(rank, &forced);
+            for message in process.program.matching.begin_replay(rank, &forced) {
+                self.shared.book.note_match(&message);
+            }
             process.replay_windows(self.shared.options.planted);
             process.engine.begin_replay(&mut process.host, &forced);
             process.settle(&mut self.shared);

@@ -63,8 +63,8 @@ impl Matching {
         self.names.insert(token, ReceiveName { context, lane, number: *count });
     }
 
-    /// The process was restored.
-    pub fn begin_replay(&mut self, me: usize, forced: &ReplayDeterminants) {
+    /// The process was restored. The messages that were withheld and are matched now.
+    pub fn begin_replay(&mut self, me: usize, forced: &ReplayDeterminants) -> Vec<Message> {
         let mut replay = self.replay.take().unwrap_or_default();
         replay.me = me;
         replay.over = false;
@@ -84,6 +84,14 @@ impl Matching {
                 self.find_fate(token, pattern);
             }
         }
+        self.match_withheld()
+    }
+
+    /// What was withheld arrives as if it came now. The messages that are matched.
+    fn match_withheld(&mut self) -> Vec<Message> {
+        let Some(replay) = &mut self.replay else { return Vec::new() };
+        let withheld = core::mem::take(&mut replay.withheld);
+        withheld.into_iter().filter(|m| self.arrive_in_replay(*m).is_some()).collect()
     }
 
     /// The fate of a receive that is in `posted`. If its message is here: it takes it.
@@ -107,13 +115,18 @@ impl Matching {
             replay.fates.insert(token, Fate::Inert);
         } else if pattern.source.is_none() && !replay.over {
             replay.fates.insert(token, Fate::Undecided);
+            let mut withheld: Vec<Message> = Vec::new();
             for message in core::mem::take(&mut self.unexpected) {
-                if pattern.takes(&message) || replay.withholds(&message.stream) {
-                    replay.withheld.push(message);
+                let follows = withheld.iter().any(|before| before.stream == message.stream);
+                if pattern.takes(&message) || follows {
+                    withheld.push(message);
                 } else {
                     self.unexpected.push(message);
                 }
             }
+            // What was withheld before arrived later, if it is of the same stream.
+            withheld.append(&mut replay.withheld);
+            replay.withheld = withheld;
         }
         None
     }
@@ -169,8 +182,7 @@ impl Matching {
         let Some(replay) = &mut self.replay else { return Vec::new() };
         replay.over = true;
         replay.fates.retain(|_, fate| *fate != Fate::Undecided);
-        let withheld = core::mem::take(&mut replay.withheld);
-        withheld.into_iter().filter(|m| self.arrive_free(*m).is_some()).collect()
+        self.match_withheld()
     }
 
     /// What a probe for a named source finds.
