@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Orphan {
     /// This set.
     pub set: SetId,
-    /// Its order waits for these, or for one that does.
+    /// Its order waits for these, or for what does.
     pub lost: PiggybackedPlaces,
 }
 
@@ -42,7 +42,13 @@ pub fn find_orphan(
     let stuck = stuck(orders, fences);
     let of_fence = |fence: &&Fence| fence.behind(next).find(|set| stuck.contains(set));
     let set = fences.values().filter(waits).find_map(of_fence)?;
-    let (lost, _) = orders.get(&set)?.waits_for()?;
+    let (mut lost, _) = orders.get(&set)?.waits_for()?;
+    // What it names may wait itself.
+    for _ in orders {
+        let of = orders.get(&lost.set).filter(|of| of.availability(&lost) == Availability::NotYet);
+        let Some((further, _)) = of.and_then(|of| of.waits_for()) else { break };
+        lost = further;
+    }
     Some(Orphan { set, lost })
 }
 
@@ -168,7 +174,7 @@ mod tests {
         assert_eq!(find([&a, &b, &c], &[(B, &of_b)]), None);
         let mut c = order(C);
         c.add_received_name(0, places(B, 1));
-        let orphan = Some(Orphan { set: C, lost: places(B, 1) });
+        let orphan = Some(Orphan { set: C, lost: places(A, 1) });
         assert_eq!(find([&a, &b, &c], &[(B, &of_b)]), orphan);
     }
 
@@ -180,7 +186,8 @@ mod tests {
         assert_eq!(find([&a, &b, &c], &[(A, &of_a)]), None);
         // Unless it waits itself for what is lost.
         b.add_received_name(0, places(A, 1));
-        let of_a = fence(&[(B, Some(1)), (C, Some(1))]);
-        assert_eq!(find([&a, &b, &c], &[(A, &of_a)]).map(|orphan| orphan.lost), Some(places(A, 1)));
+        let of_a = fence(&[(B, Some(0)), (C, Some(1))]);
+        let orphan = Some(Orphan { set: C, lost: places(A, 1) });
+        assert_eq!(find([&a, &b, &c], &[(A, &of_a)]), orphan);
     }
 }

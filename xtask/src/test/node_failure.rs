@@ -87,6 +87,11 @@ const BY_CLOCK: [(Shape, [&str; 2]); 2] = [
     ((3, 1), ["--kill-node-after-checkpoint", "1@1"]),
     ((2, 2), ["--kill-rank-after-checkpoint", "3@1"]),
 ];
+/// Two of them together: others may depend on what only these two had.
+const TOGETHER: [(Shape, [&str; 4]); 2] = [
+    ((4, 1), ["--kill-node-after-checkpoint", "1@1", "--kill-node-after-checkpoint", "2@1"]),
+    ((3, 2), ["--kill-node-after-checkpoint", "1@1", "--kill-node-after-checkpoint", "2@1"]),
+];
 const MILLISECONDS: u64 = 3000;
 
 /// The same for one that depends on what comes next nearly everywhere.
@@ -132,6 +137,12 @@ pub fn run(tier: &mut Tier) {
             &format!("live recovery: decisions by the clock: {} × {}", shape.0, shape.1),
             || repeats(&CLOCK, MILLISECONDS, shape, &faults),
         );
+    }
+    for (shape, faults) in TOGETHER {
+        let title = format!("two nodes are killed: {} × {}", shape.0, shape.1);
+        tier.check(&format!("live recovery: decisions by the clock, {title}"), || {
+            repeats(&CLOCK, MILLISECONDS, shape, &faults)
+        });
     }
     for (shape, faults) in BY_CHANCE {
         let title = format!("live recovery: random updates: {} × {}", shape.0, shape.1);
