@@ -212,7 +212,7 @@ impl Checkpoint {
     }
 
     /// The coordinator waits for it.
-    fn flush_now(&self) {
+    pub(crate) fn flush_now(&self) {
         if COORDINATOR_LINK.send(true) == BatchSend::NotOpen {
             self.flush_all_batches();
         }

@@ -372,6 +372,7 @@ impl Checkpoint {
             ToRank::ReportStatus {} => self.status(taken),
             ToRank::ReportWaiting { sample } => self.report_waiting(sample, taken),
             ToRank::ResendDeterminants {} => self.resend_determinants(),
+            ToRank::FlushDeterminants {} => self.flush_now(),
             ToRank::Stable { incarnation, upto } => self.stable(incarnation, upto),
             ToRank::Coordinator { addresses, secret } => self.set_coordinator(addresses, secret),
             ToRank::Fence { set, before } => self.fence(set, before),

@@ -291,7 +291,7 @@ impl CoordinatorLink {
         unstable.flushed = recorded();
         let contents = waits || unstable.send_immediately || is_awaited();
         let Unstable { rank, incarnation, batches, .. } = &mut *unstable;
-        let text = batches.gather((*rank, *incarnation), waits, contents);
+        let text = batches.gather((*rank, *incarnation), is_awaited(), contents);
         self.has_unsent.store(batches.has_named(), Ordering::Relaxed);
         let Some(stream) = &mut unstable.stream else { return false };
         if !text.is_empty() {

@@ -337,6 +337,8 @@ class 2 ToRank {
     31 AllRestored {},
     /// Send again what is recorded and not known to be stable: it may be lost.
     40 ResendDeterminants {},
+    /// Send at once what is recorded: a frame of another set waits for it.
+    49 FlushDeterminants {},
     /// Of the order of the set everything before this place is stable.
     41 Stable {
         /// Of this incarnation.

@@ -19,6 +19,7 @@
 //! 6. An image counts as stored when everything is here that its set had recorded when it was taken
 //!    (`images`).
 
+mod awaited;
 pub(crate) mod fences;
 pub(crate) mod images;
 mod orphans;
@@ -91,12 +92,14 @@ struct SetState {
     waiting: BTreeMap<PeerId, u64>,
     /// Sets whose next place waits for more of this order (`piggybacked`, 3).
     waited_for_by: Vec<SetId>,
+    /// Who waits was looked at when the order went so far.
+    looked_at: u64,
 }
 
 impl SetState {
     fn new(order: SetOrder) -> Self {
         let (waiting, waited_for_by) = (BTreeMap::new(), Vec::new());
-        Self { order, stable_sent: 0, waiting, waited_for_by }
+        Self { order, stable_sent: 0, waiting, waited_for_by, looked_at: 0 }
     }
 
     /// What it has of places from `from` on, for a coordinator after a failover. Places without a
@@ -132,6 +135,10 @@ pub struct Determinants {
     deferred_images: BTreeMap<(CheckpointId, PeerId), DeferredImage>,
     /// Of failed sets that have not been sent yet what to replay (5).
     fences: BTreeMap<SetId, Fencing>,
+    /// Sets of which a frame waits (`awaited`).
+    gated: BTreeSet<SetId>,
+    /// Up to which place sets were asked for what is not here.
+    asked: BTreeMap<SetId, (Incarnation, u64)>,
     /// The job was notified of an orphan.
     has_orphan: bool,
     /// Sets that cannot be rolled back alone: they do not record.
@@ -249,6 +256,11 @@ impl Determinants {
             }
             FromRank::Piggybacked { incarnation, at, bytes } => {
                 self.piggybacked(rank, *incarnation, *at, bytes);
+                true
+            }
+            FromRank::FrameGated {} => {
+                let set = self.ranks.get(&rank).map(|known| known.set);
+                self.gated.extend(set);
                 true
             }
             FromRank::Fenced { set, before, incarnation, recorded } => {

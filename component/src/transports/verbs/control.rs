@@ -217,11 +217,11 @@ mod tests {
         let zeros = "00".repeat(26);
         let gid = "000102030405060708090a0b0c0d0e0f";
         let expected = [
-            format!("40000000b3fd{zeros}0101200011000000efcdab0001050201{gid}"),
-            format!("25000000b3fd{zeros}0211000000"),
-            format!("21000000b3fd{zeros}03"),
-            format!("21000000b3fd{zeros}04"),
-            format!("29000000b3fd{zeros}050700000000000000"),
+            format!("40000000b4fd{zeros}0101200011000000efcdab0001050201{gid}"),
+            format!("25000000b4fd{zeros}0211000000"),
+            format!("21000000b4fd{zeros}03"),
+            format!("21000000b4fd{zeros}04"),
+            format!("29000000b4fd{zeros}050700000000000000"),
         ];
         for (control, expected) in all().iter().zip(expected) {
             assert_eq!(hex(&control.encode()), expected, "{control:?}");

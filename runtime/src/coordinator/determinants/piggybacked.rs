@@ -102,10 +102,16 @@ impl Determinants {
                     }
                 }
             }
-            if let Some(of) = self.sets.get_mut(&set) {
+            // Not otherwise: orders that wait for each other, by whatever mistake, would have
+            // each other looked at for ever.
+            if let Some(of) = self.sets.get_mut(&set)
+                && of.order.next() > of.looked_at
+            {
+                of.looked_at = of.order.next();
                 todo.append(&mut of.waited_for_by);
             }
         }
+        self.ask_for_gated(&changed);
         changed.into_iter().for_each(|set| self.flush(set));
         self.check_fences();
         self.release_images();

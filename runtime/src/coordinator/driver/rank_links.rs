@@ -51,6 +51,7 @@ impl Direct {
                     if of == rank =>
                 {
                     self.waits = true;
+                    messages.push(FromNode::Rank { rank, message: FromRank::FrameGated {} });
                 }
                 Ok(Some(_)) | Err(_) => {
                     good = false;

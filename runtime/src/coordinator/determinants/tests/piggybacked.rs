@@ -425,3 +425,44 @@ fn a_rank_is_notified_of_its_last_place_whatever_comes_last() {
         assert_eq!(to_rank_3(&mut all), Some((3, 4)), "it waits for that to send more");
     }
 }
+
+/// A frame of B cannot name what it depends on: A is asked to send what it has recorded.
+#[test]
+fn whoever_has_what_a_frame_waits_for_is_asked_once() {
+    const C: SetId = SetId(4);
+    let gated = |rank| FromNode::Rank { rank: PeerId(rank), message: FromRank::FrameGated {} };
+    let asked = |all: &mut Determinants| -> Vec<u32> {
+        let rank = |out: &Out| match out {
+            Out::Rank(rank, ToRank::FlushDeterminants {}) => Some(rank.0),
+            _ => None,
+        };
+        all.take_out().iter().filter_map(rank).collect()
+    };
+    let name = |rank, at, set, upto| {
+        let mut bytes = Vec::new();
+        rank_batch::append_name(
+            &mut bytes,
+            at,
+            &PiggybackedPlaces { set, incarnation: FIRST, upto },
+        );
+        let message = FromRank::Determinants { incarnation: FIRST, from: 0, bytes };
+        FromNode::Rank { rank: PeerId(rank), message }
+    };
+    let mut all = persisting();
+    all.handle(10, &hello(4, 4, FIRST));
+    all.handle(10, &name(2, 0, A, 1));
+    assert_eq!(asked(&mut all), [0_u32; 0], "nobody waits");
+    all.handle_all(10, [&gated(2), &name(2, 1, A, 2)]);
+    assert_eq!(asked(&mut all), [0, 1]);
+    all.handle_all(10, [&gated(3), &name(3, 2, A, 2)]);
+    assert_eq!(asked(&mut all), [0_u32; 0], "it is asked already");
+    // A waits itself: for what C has recorded, and has only its name.
+    all.handle(10, &name(0, 0, C, 5));
+    assert_eq!(asked(&mut all), [4]);
+    // When what it waits for is here, nobody of B's waits.
+    let mut all = persisting();
+    all.handle(10, &recorded(0, FIRST, 0, &[0]));
+    all.handle_all(10, [&gated(2), &name(2, 0, A, 1)]);
+    all.handle(10, &name(2, 1, A, 2));
+    assert_eq!(asked(&mut all), [0_u32; 0]);
+}
