@@ -265,10 +265,11 @@ pub trait Host {
     /// `from` on and before `depends_on`. Append them to `out` if all of them may be piggybacked;
     /// else the frame waits. Between `from` and `covered` there is nothing but what the receiver's
     /// set has piggybacked to here, or was named to it; if the former is so up to `depends_on`,
-    /// nothing need be appended. Called only for a frame that would have to wait.
+    /// nothing need be appended. Called only for a frame that would have to wait. `to` runs in this
+    /// incarnation: what an earlier one of it had piggybacked to here it need not have.
     fn piggyback(
         &mut self,
-        to: PeerId,
+        to: (PeerId, Incarnation),
         (from, covered): (Recorded, Recorded),
         depends_on: Recorded,
         out: &mut Vec<u8>,

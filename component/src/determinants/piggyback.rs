@@ -102,7 +102,7 @@ impl PiggybackOrder<'_> {
 
     /// What is in these places that is not stable, for a frame to `theirs`. The last one tells most
     /// often.
-    fn look(&self, theirs: Option<SetId>, places: Range<u64>) -> Found {
+    fn look(&self, theirs: Option<(SetId, Incarnation)>, places: Range<u64>) -> Found {
         let first = places.start.max(self.settled());
         if first >= places.end || places.end - first > SLOTS as u64 {
             return Found::Nothing;
@@ -123,7 +123,7 @@ impl PiggybackOrder<'_> {
     pub(crate) fn append(
         &self,
         own: (SetId, Incarnation),
-        theirs: Option<SetId>,
+        theirs: Option<(SetId, Incarnation)>,
         (from, covered): (u64, u64),
         made: u64,
         out: &mut Vec<u8>,
@@ -160,9 +160,9 @@ impl PiggybackOrder<'_> {
 enum Found {
     /// All is stable, or there is more than there are slots.
     Nothing,
-    /// Nothing but what the receiver's set has recorded.
+    /// Nothing but what the receiver's set has recorded, in the incarnation that it runs in.
     OfReceiver,
-    /// The same, and what third sets have recorded.
+    /// The same, and what others have recorded.
     OfThirdSets,
     /// Something of its own, or what is not to be had.
     Own,
@@ -247,7 +247,7 @@ mod tests {
         };
         let take = |from, made| {
             let mut out = Vec::new();
-            let content = order.append(OWN, Some(SET), (from, 0), made, &mut out);
+            let content = order.append(OWN, Some((SET, Incarnation(1))), (from, 0), made, &mut out);
             assert!(content != PiggybackContent::Unavailable || out.is_empty());
             (!out.is_empty()).then(|| Piggybacked::decode(&out).unwrap())
         };
@@ -288,13 +288,16 @@ mod tests {
             let content = order.append(OWN, theirs, (from, covered), made, &mut out);
             (content, Piggybacked::decode(&out).ok().map(|piggybacked| piggybacked.from))
         };
-        let of = |from, made| content(Some(SET), from, 0, made);
+        let receiver = |incarnation| Some((SET, Incarnation(incarnation)));
+        let of = |from, made| content(receiver(1), from, 0, made);
         let alone = (PiggybackContent::OfReceiver, None);
         assert_eq!((of(105, 107), of(106, 107)), (alone, alone));
         assert_eq!(of(104, 107), (PiggybackContent::Names, Some(104)));
         assert_eq!(of(103, 107), (PiggybackContent::Appended, Some(103)));
-        assert_eq!(content(Some(SET), 103, 104, 107), (PiggybackContent::Names, Some(104)));
-        assert_eq!(content(Some(SET), 103, 105, 107), alone, "the others were named");
+        assert_eq!(content(receiver(1), 103, 104, 107), (PiggybackContent::Names, Some(104)));
+        assert_eq!(content(receiver(1), 103, 105, 107), alone, "the others were named");
+        let anew = content(receiver(2), 103, 105, 107);
+        assert_eq!(anew, (PiggybackContent::Names, Some(105)), "of an earlier incarnation");
         let nothing = (PiggybackContent::Unavailable, None);
         assert_eq!((of(107, 107), of(105, 108)), (nothing, nothing), "not written yet");
         assert_eq!(content(None, 105, 0, 107), (PiggybackContent::Names, Some(105)));

@@ -26,18 +26,20 @@ pub(crate) struct UnstableBatches {
     kept: VecDeque<KeptBatch>,
     /// So many of them are named.
     named: usize,
+    /// The coordinator was told that a frame waits, and nothing has become stable since.
+    is_gated: bool,
 }
 
 impl UnstableBatches {
     /// Nothing is recorded.
     pub(crate) const fn new() -> Self {
-        Self { kept: VecDeque::new(), named: 0 }
+        Self { kept: VecDeque::new(), named: 0, is_gated: false }
     }
 
     /// Nothing is recorded any more.
     pub(crate) fn clear(&mut self) {
         self.kept.clear();
-        self.named = 0;
+        (self.named, self.is_gated) = (0, false);
     }
 
     /// Is all of it stable?
@@ -65,11 +67,12 @@ impl UnstableBatches {
         while self.kept.front().is_some_and(|kept| kept.batch.last_at() < upto) {
             let kept = self.kept.pop_front();
             self.named -= usize::from(kept.is_some_and(|kept| kept.named));
+            self.is_gated = false;
         }
     }
 
     /// What is to be sent to the coordinator: that of the outbox, and the content of what was only
-    /// named before. `waits`: a frame of this process does; `contents`: nothing is named.
+    /// named before. `waits`: a frame of the set does; `contents`: nothing is named.
     pub(crate) fn gather(
         &mut self,
         (rank, incarnation): (PeerId, Incarnation),
@@ -77,7 +80,10 @@ impl UnstableBatches {
         contents: bool,
     ) -> Vec<u8> {
         let mut parcel = Parcel { rank, ..Parcel::default() };
-        if waits && (self.has_named() || !outbox().is_empty()) {
+        // Also where all is sent: what it waits for may be another set's.
+        let is_told = self.is_gated && !self.has_named() && outbox().is_empty();
+        if waits && !is_told && !(self.is_empty() && outbox().is_empty()) {
+            self.is_gated = true;
             parcel.add(FromRank::FrameGated {});
         }
         if self.named > 0 {

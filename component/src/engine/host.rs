@@ -543,7 +543,7 @@ impl Host for EngineHost {
 
     fn piggyback(
         &mut self,
-        to: PeerId,
+        to: (PeerId, Incarnation),
         places: (Recorded, Recorded),
         made: Recorded,
         out: &mut Vec<u8>,

@@ -7,9 +7,9 @@ use crate::determinants::recorder::{RecorderState, flush_soon, order};
 use crate::engine::driver_state::Driver;
 use crate::engine::host::EngineHost;
 use crate::transports::set_memory::Entry;
-use rustbtl_coordination::determinants::Piggybacked;
+use rustbtl_coordination::determinants::{Piggybacked, PiggybackedPlaces};
 use rustbtl_fragments::host::{PiggybackContent, PiggybackOutcome};
-use rustbtl_fragments::ids::PeerId;
+use rustbtl_fragments::ids::{Incarnation, PeerId};
 use rustbtl_fragments::send_gate::Recorded;
 
 impl EngineHost {
@@ -17,7 +17,7 @@ impl EngineHost {
     #[inline(never)]
     pub fn append_piggyback(
         &self,
-        to: PeerId,
+        (to, incarnation): (PeerId, Incarnation),
         (from, covered): (Recorded, Recorded),
         made: Recorded,
         out: &mut Vec<u8>,
@@ -26,7 +26,8 @@ impl EngineHost {
         let order = order(place, *base, &self.transports);
         let order = order.filter(|_| *on && *carries && self.route(to).is_network());
         let Some(order) = order else { return PiggybackContent::Unavailable };
-        let (own, theirs) = ((self.set, self.incarnation), self.set_of(to));
+        let theirs = self.set_of(to).map(|set| (set, incarnation));
+        let own = (self.set, self.incarnation);
         order.append(own, theirs, (from.0, covered.0), made.0, out)
     }
 
@@ -56,7 +57,9 @@ impl EngineHost {
         };
         if !piggybacked.has_own() {
             // K3
-            let third = piggybacked.received().filter(|places| places.set != self.set);
+            let own = (self.set, self.incarnation);
+            let is_third = |places: &&PiggybackedPlaces| (places.set, places.incarnation) != own;
+            let third = piggybacked.received().filter(is_third);
             for &places in third {
                 if known.is_news_name(&places) {
                     let at = take_place(places);

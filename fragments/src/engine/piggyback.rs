@@ -72,7 +72,8 @@ impl<H: Host> Engine<H> {
         let mut content = PiggybackContent::Unavailable;
         if permit.is_none() && peer.accepts_piggyback && peer.link == LinkState::Open {
             let places = (peer.piggybacked, peer.covered);
-            content = host.piggyback(to, places, depends_on, &mut bytes);
+            let receiver = (to, peer.info.incarnation);
+            content = host.piggyback(receiver, places, depends_on, &mut bytes);
         }
         if content == PiggybackContent::OfReceiver {
             peer.covered = depends_on;

@@ -495,7 +495,7 @@ impl Host for SimHost {
 
     fn piggyback(
         &mut self,
-        to: PeerId,
+        (to, incarnation): (PeerId, Incarnation),
         (from, covered): (Recorded, Recorded),
         made: Recorded,
         out: &mut Vec<u8>,
@@ -506,6 +506,7 @@ impl Host for SimHost {
         let Some(share) = self.share.as_ref().filter(|_| may) else {
             return PiggybackContent::Unavailable;
         };
+        let to = (to, incarnation);
         let content = share.append_entries(to, (from.0, covered.0), made.0, out);
         self.alone += u64::from(content == PiggybackContent::OfReceiver);
         content

@@ -87,7 +87,7 @@ impl PiggybackShare {
     /// See `Host::piggyback`; `to`: the receiver's set.
     pub fn append_entries(
         &self,
-        to: u32,
+        to: (u32, Incarnation),
         (from, covered): (u64, u64),
         made: u64,
         out: &mut Vec<u8>,
@@ -98,7 +98,8 @@ impl PiggybackShare {
         if news >= made || (news..made).any(|at| !shared.slots.contains_key(&at)) {
             return PiggybackContent::Unavailable;
         }
-        let third = |slot: &Slot| matches!(slot, Slot::Of(places) if places.set.0 != to);
+        let of = |places: &PiggybackedPlaces| (places.set.0, places.incarnation);
+        let third = |slot: &Slot| matches!(slot, Slot::Of(places) if of(places) != to);
         let own = |slot: &Slot| matches!(slot, Slot::Own(_));
         let forgets = |planted| self.planted == Some(planted);
         let has = |what: &dyn Fn(&Slot) -> bool| (news..made).any(|at| what(&shared.slots[&at]));
@@ -141,8 +142,11 @@ impl PiggybackShare {
             return None;
         }
         if !piggybacked.has_own() {
-            let own = self.shared.borrow().set;
-            let third = piggybacked.received().filter(|places| places.set.0 != own);
+            let shared = self.shared.borrow();
+            let own = (SetId(shared.set), shared.incarnation);
+            drop(shared);
+            let is_third = |places: &&PiggybackedPlaces| (places.set, places.incarnation) != own;
+            let third = piggybacked.received().filter(is_third);
             third.for_each(|places| self.accept_name(set, *places));
             return Some(());
         }

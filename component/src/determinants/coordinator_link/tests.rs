@@ -267,6 +267,16 @@ fn what_was_piggybacked_is_named_and_its_content_follows_if_it_is_missed() {
         link.unstable().iter().map(|batch| batch.message(incarnation)).collect::<Vec<_>>(),
         [content(5), content(6)]
     );
+    // All is sent, and the frame still waits: it is said again when something is stable.
+    link.send(true);
+    answer(&mut there, 6);
+    until(link, || link.unstable().len() == 1);
+    link.send(true);
+    received(7);
+    link.send(true);
+    assert_eq!(read_of_rank(&mut there), FromRank::FrameGated {});
+    assert_eq!(read_of_rank(&mut there), FromRank::FrameGated {}, "with what is new");
+    assert_eq!(read_of_rank(&mut there), content(7));
     COUNTS.store(core::ptr::null_mut(), Ordering::Release);
     link.end();
 }

@@ -71,6 +71,11 @@ pub struct Slots([Slot; SLOTS]);
 
 const _: () = assert!(size_of::<Slot>() == 128);
 
+/// Of which set, in which incarnation.
+fn carried_of(head: u64) -> (SetId, Incarnation) {
+    (SetId((head >> REST) as u32), Incarnation((head >> INCARNATION) as u16))
+}
+
 impl Default for Slots {
     fn default() -> Self {
         Self([const { Slot::EMPTY }; SLOTS])
@@ -116,9 +121,9 @@ impl Slots {
         true
     }
 
-    /// The set that has recorded what was piggybacked to here and is at this place. `None`: it
-    /// holds something else, or is not to be had.
-    pub fn carried(&self, place: u64) -> Option<SetId> {
+    /// The set that has recorded what was piggybacked to here and is at this place, in which
+    /// incarnation. `None`: it holds something else, or is not to be had.
+    pub fn carried(&self, place: u64) -> Option<(SetId, Incarnation)> {
         let slot = self.slot(place);
         // [slot] written.
         if slot.at.load(Ordering::Acquire) != place + 1 {
@@ -128,7 +133,7 @@ impl Slots {
         // [slot] S2
         fence(Ordering::Acquire);
         let whole = slot.at.load(Ordering::Relaxed) == place + 1;
-        (whole && head & KIND == CARRIED).then_some(SetId((head >> REST) as u32))
+        (whole && head & KIND == CARRIED).then_some(carried_of(head))
     }
 
     /// What is at this place. `None`: it is not to be had, or not yet, or is stable since long;
@@ -150,11 +155,11 @@ impl Slots {
                 out.truncate(before + bytes);
                 Some(SlotRead::Own)
             }
-            CARRIED => Some(SlotRead::Carried(PiggybackedPlaces {
-                set: SetId((head >> REST) as u32),
-                incarnation: Incarnation((head >> INCARNATION) as u16),
-                upto: slot.words[0].load(Ordering::Relaxed),
-            })),
+            CARRIED => {
+                let ((set, incarnation), upto) =
+                    (carried_of(head), slot.words[0].load(Ordering::Relaxed));
+                Some(SlotRead::Carried(PiggybackedPlaces { set, incarnation, upto }))
+            }
             _ => None,
         };
         // [slot] S2: if any of it was of another place, `at` is seen to be another one.
@@ -198,7 +203,7 @@ mod tests {
         assert_eq!(read(&slots, 9), Some((SlotRead::Carried(places), vec![])));
         assert_eq!(
             [0, 8, 9, 10].map(|at| slots.carried(at)),
-            [None, None, Some(SetId(u32::MAX)), None]
+            [None, None, Some((set, incarnation)), None]
         );
         assert_eq!(read(&slots, 9 + SLOTS as u64), None);
         assert_eq!(read(&slots, 10), None);

@@ -19,10 +19,12 @@ use rustbtl_coordination::determinants::{Availability, Piggybacked, PiggybackedP
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::collections::BTreeSet;
 
-/// It never does, nor does a set name what it has recorded itself.
+/// It never does, nor does a set name what it has recorded itself, but for what an earlier
+/// incarnation of it had, which others have named to it.
 fn is_of_others(piggybacked: &Piggybacked, receiver: SetId) -> bool {
-    let of = piggybacked.set;
-    of != receiver && piggybacked.received().all(|places| places.set != of)
+    let (of, incarnation) = (piggybacked.set, piggybacked.incarnation);
+    let is_earlier = |places: &PiggybackedPlaces| places.incarnation < incarnation;
+    of != receiver && piggybacked.received().all(|places| places.set != of || is_earlier(places))
 }
 
 /// Why such a message is refused.

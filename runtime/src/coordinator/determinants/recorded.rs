@@ -24,7 +24,9 @@ impl Determinants {
             Err(error) => return self.protocol_error(rank, &error.to_string()),
         };
         let is_own = |recorded: &Recorded| match recorded {
-            Recorded::Received(places) | Recorded::Named(places) => places.set == known.set,
+            Recorded::Received(places) | Recorded::Named(places) => {
+                places.set == known.set && places.incarnation >= incarnation
+            }
             Recorded::Own(_) => false,
         };
         if records.iter().any(|(_, recorded)| is_own(recorded)) {
