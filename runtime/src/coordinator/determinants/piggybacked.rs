@@ -74,7 +74,7 @@ impl Determinants {
     /// The same for several.
     pub(super) fn settle_all(&mut self, mut todo: Vec<SetId>) {
         todo.append(&mut self.released);
-        if todo.is_empty() {
+        if todo.is_empty() && self.gated.is_empty() {
             return;
         }
         let mut changed = BTreeSet::new();

@@ -459,6 +459,11 @@ fn whoever_has_what_a_frame_waits_for_is_asked_once() {
     // A waits itself: for what C has recorded, and has only its name.
     all.handle(10, &name(0, 0, C, 5));
     assert_eq!(asked(&mut all), [4]);
+    // It may say so when all that it has is here.
+    let mut all = persisting();
+    all.handle(10, &name(2, 0, A, 1));
+    all.handle_all(10, [&gated(3)]);
+    assert_eq!(asked(&mut all), [0, 1]);
     // When what it waits for is here, nobody of B's waits.
     let mut all = persisting();
     all.handle(10, &recorded(0, FIRST, 0, &[0]));
