@@ -52,13 +52,6 @@ pub(crate) fn flush_soon() {
     }
 }
 
-/// What is recorded goes at once. `first`: nobody has been asked for that yet.
-pub(crate) fn flush_now(first: bool) {
-    if COORDINATOR_LINK.send(true) == BatchSend::NotOpen && first {
-        checkpoint_signals::wake();
-    }
-}
-
 /// Many readings of clocks wait to be sent to the log: the program makes no call that would.
 static MANY_WAIT: AtomicBool = AtomicBool::new(false);
 

@@ -45,7 +45,7 @@ pub struct EngineHost {
     /// By peer, as far as they are known.
     routes: Vec<Route>,
     /// The same.
-    pub(crate) sets: Vec<Option<SetId>>,
+    sets: Vec<Option<SetId>>,
     /// This process' own set, and its fingerprint and name for comparison.
     pub set: SetId,
     /// Fingerprint of the set policy.

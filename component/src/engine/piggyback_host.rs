@@ -47,13 +47,17 @@ impl EngineHost {
         let Some(order) = order(place, *base, &self.transports).filter(|_| *on) else {
             return PiggybackOutcome::Accepted;
         };
-        let mut outbox = outbox();
-        let ring = outbox.is_empty();
+        let mut rings = false;
         // K1
-        let take_place = |places| {
+        let mut take_place = |places, content: Option<&[u8]>| {
+            let mut outbox = outbox();
+            rings |= outbox.is_empty();
             let at = order.next();
             order.write(at, Entry::Carried(places));
-            at
+            outbox.push_back(match content {
+                Some(bytes) => DeterminantBatch::Carried { at, places, bytes: bytes.to_vec() },
+                None => DeterminantBatch::Named { at, places },
+            });
         };
         if !piggybacked.has_own() {
             // K3
@@ -62,17 +66,12 @@ impl EngineHost {
             let third = piggybacked.received().filter(is_third);
             for &places in third {
                 if known.is_news_name(&places) {
-                    let at = take_place(places);
-                    outbox.push_back(DeterminantBatch::Named { at, places });
+                    take_place(places, None);
                 }
             }
         } else if known.is_news(&piggybacked) {
-            let places = piggybacked.places();
-            let at = take_place(places);
-            outbox.push_back(DeterminantBatch::Carried { at, places, bytes: bytes.to_vec() });
+            take_place(piggybacked.places(), Some(bytes));
         }
-        let rings = ring && !outbox.is_empty();
-        drop(outbox);
         drop(fences);
         if rings {
             flush_soon();

@@ -9,9 +9,10 @@
 //! long. The eventfd of the checkpoint thread is rung when the outbox stops being empty, and when a
 //! frame has to wait for the first time.
 
+use crate::determinants::coordinator_link::{BatchSend, COORDINATOR_LINK};
 use crate::determinants::journal::Journal;
 use crate::determinants::outbox::{outbox, put};
-use crate::determinants::recorder::{Place, RecorderState, counts, flush_now, flush_soon, order};
+use crate::determinants::recorder::{Place, RecorderState, counts, flush_soon, order};
 use crate::determinants::set_order::{
     BASE, COUNTS, DEFERRED, HELD, PATIENT, PATIENT_WAITS, REPLAY, RUN, SLOW_PATH, WINDOWS,
     of_program, rustbtl_epoch, rustbtl_recording,
@@ -21,6 +22,7 @@ use crate::engine::host::EngineHost;
 use crate::engine::transport_set::TransportSet;
 use crate::engine::windows::neighbours::Neighbours;
 use crate::ffi::table::ANY;
+use crate::sync::checkpoint_signals;
 use crate::sync::checkpoint_signals::report_divergence;
 use crate::transports::set_memory::Entry;
 use core::sync::atomic::Ordering;
@@ -161,7 +163,9 @@ impl EngineHost {
             counts.wanted.fetch_max(recorded, Ordering::Relaxed);
         }
         PATIENT.store(PATIENT_WAITS, Ordering::Relaxed);
-        flush_now(first);
+        if COORDINATOR_LINK.send(true) == BatchSend::NotOpen && first {
+            checkpoint_signals::wake();
+        }
     }
 
     /// Does nothing have to wait any more?

@@ -15,17 +15,18 @@ fn depends(world: &mut World) {
     world.rank(0, NODES[0], FromRank::Determinants { incarnation: FIRST, from: 0, bytes });
 }
 
-fn with_checkpoint() -> World {
+/// It does, and rank 1 fails.
+fn fails() -> World {
     let mut world = World::with_checkpoint();
     world.answers = false;
+    depends(&mut world);
+    world.fails(1, "b", 0);
     world
 }
 
 #[test]
 fn rule_1_if_all_who_had_it_fail_together_all_are_rolled_back() {
-    let mut world = with_checkpoint();
-    depends(&mut world);
-    world.fails(1, "b", 0);
+    let mut world = fails();
     world.fails(2, "c", 0);
     assert_eq!(world.events("orphan").len(), 0, "rank 0 has not answered");
     world.fenced(0, 1, 1, 1);
@@ -39,9 +40,7 @@ fn rule_1_if_all_who_had_it_fail_together_all_are_rolled_back() {
 
 #[test]
 fn rule_2_one_is_enough() {
-    let mut world = with_checkpoint();
-    depends(&mut world);
-    world.fails(1, "b", 0);
+    let mut world = fails();
     world.fails(2, "c", 0);
     world.fenced(0, 1, 1, 1);
     let before = world.events("global_rollback").len();
@@ -51,9 +50,7 @@ fn rule_2_one_is_enough() {
 
 #[test]
 fn as_long_as_one_has_it_only_the_failed_one_is_rolled_back() {
-    let mut world = with_checkpoint();
-    depends(&mut world);
-    world.fails(1, "b", 0);
+    let mut world = fails();
     world.fenced(0, 1, 1, 1);
     world.fenced(2, 1, 1, 1);
     assert_eq!((world.events("orphan").len(), world.events("global_rollback").len()), (0, 0));
