@@ -140,6 +140,22 @@ pub fn mount(
     .map(drop)
 }
 
+/// Makes what is at `source`, and what is mounted below it, appear at `target`, too.
+pub fn bind(source: impl AsRef<OsStr>, target: impl AsRef<OsStr>) -> io::Result<()> {
+    let (source, target) = (c_string(source)?, c_string(target)?);
+    let flags = libc::MS_BIND | libc::MS_REC;
+    // SAFETY: C strings that outlive the call; the others may be null for this.
+    check(unsafe { libc::mount(source.as_ptr(), target.as_ptr(), ptr::null(), flags, ptr::null()) })
+        .map(drop)
+}
+
+/// Takes away what is mounted at `target` and all below it; who uses it may go on with it.
+pub fn detach(target: impl AsRef<OsStr>) -> io::Result<()> {
+    let target = c_string(target)?;
+    // SAFETY: a C string that outlives the call.
+    check(unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) }).map(drop)
+}
+
 /// Makes the current folder, which is a mount, the root of the mount namespace, in place of the old
 /// one, which goes.
 pub fn pivot_root() -> io::Result<()> {

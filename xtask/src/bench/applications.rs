@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use super::experiments::{DEFAULTS, Experiment, Kind, Program, STOCK, Side, TWO_NODES};
+use super::experiments::{DEFAULTS, Experiment, Program, STOCK, Side, TWO_NODES};
 use super::launch::{Bench, sources};
 use super::measured::Value;
 use super::nas::end;
@@ -16,13 +16,6 @@ use crate::error::{Context, Result, fail, failure};
 use crate::{paths, run};
 
 const SIDES: &[Side] = &[STOCK, DEFAULTS];
-/// With more ranks than processors who waits gives its processor up, on both sides: each emulated
-/// node takes all processors of the machine for its own, so Open MPI does not notice.
-const CROWDED: &[Side] = &[
-    Side { name: "stock", kind: Kind::StockWith(YIELDS), threads: false },
-    Side { name: "defaults", kind: Kind::Defaults(YIELDS), threads: false },
-];
-const YIELDS: &[(&str, &str)] = &[("mpi_yield_when_idle", "1")];
 /// One thread, since each rank has one processor; and where Debian's OpenFOAM has its own files.
 const ENVIRONMENT: [(&str, &str); 2] =
     [("OMP_NUM_THREADS", "1"), ("WM_PROJECT_DIR", "/usr/share/openfoam")];
@@ -66,7 +59,7 @@ impl Application {
 pub fn experiments() -> impl Iterator<Item = Experiment> {
     RUNS.into_iter().map(|(name, _, application, shape)| Experiment {
         name,
-        sides: if shape == TWO_NODES { SIDES } else { CROWDED },
+        sides: SIDES,
         shape,
         program: Program::Application(application),
         bare: &[],

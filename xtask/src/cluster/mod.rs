@@ -18,6 +18,7 @@ mod mpirun;
 mod network;
 mod nodes;
 mod options;
+mod own_tmp;
 mod partition;
 mod processes;
 pub mod rsh;

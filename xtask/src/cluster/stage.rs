@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::network;
 use super::nodes::Node;
 use super::options::ClusterOptions;
-use super::{mpirun, rsh, slurm};
+use super::{mpirun, own_tmp, rsh, slurm};
 use crate::error::{Context, Result, failure};
 use crate::{debian, install, paths, run, sys};
 
@@ -34,6 +34,7 @@ impl Stage {
         if let Some(tree) = &options.root {
             debian::enter(tree, &debian::storage()?, &[])?;
         }
+        own_tmp::make_named(options)?;
         let folder = MOUNT_POINTS.into_iter().map(PathBuf::from).find(|f| f.is_dir());
         let folder = folder.ok_or_else(|| {
             failure!("none of {} exists: make one of these folders", MOUNT_POINTS.join(", "))
@@ -150,13 +151,15 @@ impl Stage {
     pub fn furnish_node(&self, options: &ClusterOptions) -> Result<()> {
         let size = options.shm_size.as_ref().map_or(String::new(), |s| format!(",size={s}"));
         mount_tmpfs(Path::new("/dev/shm"), &format!("mode=1777{size}"))?;
-        mount_tmpfs(&self.node_tmp(), "mode=1777")
+        mount_tmpfs(&self.node_tmp(), "mode=1777")?;
+        own_tmp::cover()
     }
 
     /// Inside a node that has failed: its memory and temporary files are gone.
     pub fn empty_node(&self) -> Result<()> {
         empty(Path::new("/dev/shm"))?;
-        empty(&self.node_tmp())
+        empty(&self.node_tmp())?;
+        own_tmp::renew()
     }
 }
 

@@ -59,9 +59,11 @@ const CASES: [Case; 11] = [
     ("a node's cable, 8 s of a timeout of 20 s: 3 × 1", (3, 1), "off:1", 8, TWENTY, Nothing),
 ];
 
-const LONG: [Case; 2] = [
+const LONG: [Case; 4] = [
     ("mpirun's cable, 60 s: 3 × 1", (3, 1), "off:0", 60, &[], Waits),
     ("mpirun's switch, 60 s: 3 × 1", (3, 1), "mute:0", 60, &[], Waits),
+    ("nothing reaches mpirun's node, 15 s: 3 × 1", (3, 1), "to:0", 15, &[], Waits),
+    ("nothing comes from mpirun's node, 15 s: 3 × 1", (3, 1), "from:0", 15, &[], Waits),
 ];
 
 /// Runs the tier.

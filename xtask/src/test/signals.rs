@@ -50,7 +50,7 @@ type Case = (
     Until,
 );
 
-const SURVIVED: [Case; 15] = [
+const SURVIVED: [Case; 19] = [
     (
         "daemons, one after the other",
         Nodes,
@@ -114,6 +114,42 @@ const SURVIVED: [Case; 15] = [
         &[],
         &["replication_ok@1=TERM/agent:1+daemon:1", "replication_ok@2=TERM/daemon:2+agent:2"],
         Recovered(2),
+    ),
+    (
+        "a guardian and its daemon, then a daemon and its guardian",
+        Nodes,
+        (3, 1),
+        &[],
+        &["replication_ok@1=TERM/guardian:1+daemon:1", "replication_ok@2=INT/daemon:2+guardian:2"],
+        Recovered(2),
+    ),
+    (
+        "a guardian and its rank, then a rank and its guardian",
+        Nodes,
+        (3, 1),
+        &[],
+        &["replication_ok@1=TERM/guardian:1+rank:1", "replay_completed@1=HUP/rank:2+guardian:2"],
+        Recovered(2),
+    ),
+    (
+        "an agent and a guardian, then a guardian and an agent",
+        Nodes,
+        (3, 1),
+        &[],
+        &["replication_ok@1=TERM/agent:1+guardian:1", "replay_completed@1=HUP/guardian:2+agent:2"],
+        Recovered(2),
+    ),
+    (
+        "an agent and a rank, then a rank and an agent, then all but the daemon",
+        Nodes,
+        (3, 1),
+        &[],
+        &[
+            "replication_ok@1=TERM/agent:1+rank:1",
+            "replay_completed@1=INT/rank:2+agent:2",
+            "replay_completed@2=TERM/rank:0+guardian:0+agent:0",
+        ],
+        Recovered(3),
     ),
     (
         "ranks",

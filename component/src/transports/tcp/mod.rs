@@ -47,6 +47,9 @@ const BURST: u32 = 32;
 const DIRECT: usize = 4;
 /// Empty polls between two polls of everything else.
 const IDLE_POLLS: u32 = 32;
+/// After so many polls that have found nothing, one system call looks at all connections, if there
+/// are several: who waits for long on a full node looks often, between two yields.
+const QUIET_POLLS: u32 = 8;
 /// Connections that have not proved anything yet, at most; then one gives way (`half_open`).
 const PENDING_MAX: usize = 64;
 /// Accepted at a time.
@@ -113,6 +116,8 @@ pub struct Tcp {
     burst: u32,
     epoch: u64,
     idle: u32,
+    /// Polls since something was received.
+    quiet: u32,
     pending: Vec<Option<PendingConnection>>,
     dialing: usize,
     happened: Vec<Ready>,
@@ -178,6 +183,7 @@ impl Tcp {
             burst: 0,
             epoch: 1,
             idle: 0,
+            quiet: 0,
             pending: Vec::new(),
             dialing: 0,
             happened: Vec::new(),
@@ -349,7 +355,10 @@ impl Tcp {
             return false;
         }
         let filled = connection.fill();
-        self.received |= filled == Fill::Some;
+        if filled == Fill::Some {
+            self.received = true;
+            self.quiet = 0;
+        }
         match filled {
             Fill::Nothing => false,
             Fill::Some if connection.has_direct_payload() => {
@@ -378,9 +387,11 @@ impl Tcp {
         if !self.dirty.is_empty() {
             self.push_all();
         }
-        if self.long && !self.live.is_empty() {
-            // Looking at a socket locks it: packets that come meanwhile have to be taken in by us,
-            // not by the processor that has brought them.
+        self.quiet = self.quiet.saturating_add(1);
+        let by_one_call = self.quiet > QUIET_POLLS && self.live.len() > 1;
+        if by_one_call || (self.long && !self.live.is_empty()) {
+            // Reading a socket locks it: packets that come meanwhile have to be taken in by us, not
+            // by the processor that has brought them.
             self.poll_slow();
             return;
         }
