@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::scratch::Scratch;
 use super::storage;
 use crate::error::{Context, Failure, Result, fail};
 use crate::{paths, run, sys};
@@ -124,6 +125,9 @@ impl TestJob {
         let (out, err) = (log_file("out")?, log_file("err")?);
         let create = |file: &PathBuf| File::create(file).context(|| file.display().to_string());
         let mut command = self.command(program);
+        // Each node has a /tmp of its own; what is there before is the same on all.
+        let shared = Scratch::new("shared")?;
+        command.env("CHECK_DIRECTORY", &shared.0);
         let stdin = match &self.stdin {
             Some(file) => Stdio::from(File::open(file).context(|| file.display().to_string())?),
             None => Stdio::null(),

@@ -97,7 +97,6 @@ pub struct TestOptions {
     #[arg(long, conflicts_with_all = ["fast", "protected", "trees", "slurm"])]
     rdma: bool,
     /// Only Debian 13 with its own Open MPI 5.0, in a tree of its packages, which is made once (as
-    /// Only Debian 13 with its own Open MPI 5.0, in a tree of its packages, which is made once (as
     /// root). With --long also on three nodes and with our one-sided component
     #[arg(long, conflicts_with_all = ["fast", "protected", "trees", "slurm", "rdma"])]
     debian13: bool,

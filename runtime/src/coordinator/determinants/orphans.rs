@@ -32,7 +32,7 @@ impl Determinants {
 
     /// Waits a fence for what will never come?
     pub(super) fn check_orphans(&mut self) {
-        if self.fences.values().all(|fencing| fencing.reported) {
+        if self.has_orphan || self.fences.values().all(|fencing| fencing.reported) {
             return;
         }
         let orders = self.sets.iter().map(|(&set, of)| (set, &of.order));

@@ -10,6 +10,8 @@
 //! 3. If a node refuses a replica, another one is chosen; if there is none, the checkpoint fails.
 //! 4. After a loss, what is left of the youngest checkpoints is replicated again: until then
 //!    (`replicated`) a further loss may be one too many.
+//! 5. Beside the youngest checkpoint of each set the youngest of all ranks is kept, and replicated
+//!    again: a global rollback (docs/adr/0013) may be needed at any moment.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -239,9 +241,9 @@ impl Job {
     }
 
     /// Removes the images of each set that are older than its youngest checkpoint; but for those
-    /// of the global checkpoint that all are rolled back to while logging is suspended.
+    /// of the youngest checkpoint of all (5).
     pub(crate) fn prune(&mut self) {
-        let wanted = self.checkpoint_while_suspended();
+        let wanted = self.youngest_of_all();
         let mut old: BTreeMap<CheckpointId, Vec<PeerId>> = BTreeMap::new();
         for (set, youngest) in self.youngest() {
             let members = self.members(&[set]);
@@ -284,15 +286,30 @@ impl Job {
         sets.into_iter().filter_map(youngest).collect()
     }
 
-    /// Replicates the youngest checkpoints where replicas are missing (4).
+    /// The youngest checkpoint of all ranks.
+    fn youngest_of_all(&self) -> Option<CheckpointId> {
+        let scheduler = self.scheduler.as_ref()?;
+        scheduler.last_global().map(CheckpointId)
+    }
+
+    /// Replicates what is kept where replicas are missing (4, 5).
     pub(crate) fn replenish(&mut self, now: u64) {
         if !self.config.is_local() {
             return;
         }
-        for (set, checkpoint) in self.youngest() {
+        let of_all = self.youngest_of_all();
+        for (set, youngest) in self.youngest() {
+            let older = of_all.filter(|checkpoint| *checkpoint < youngest);
             for rank in self.members(&[set]) {
-                if self.ranks[&rank].here {
-                    self.replicate(now, checkpoint, rank);
+                if !self.ranks[&rank].here {
+                    continue;
+                }
+                self.replicate(now, youngest, rank);
+                let is_held = |checkpoint: &CheckpointId| {
+                    self.storage.held.contains_key(&(*checkpoint, rank))
+                };
+                if let Some(older) = older.filter(is_held) {
+                    self.replicate(now, older, rank);
                 }
             }
         }

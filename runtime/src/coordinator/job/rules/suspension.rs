@@ -4,8 +4,8 @@
 //! Source: docs/adr/0026. The scheduler decides whether it is possible (L9); here is what else must
 //! hold, and who is notified.
 //!
-//! 1. The images of the global checkpoint that all would be rolled back to are there, and stay:
-//!    nodes that store images themselves keep them beside younger ones.
+//! 1. The images of the global checkpoint that all would be rolled back to are there. (They stay:
+//!    `replication`, 5.)
 //! 2. That a set is suspended is persisted before its ranks are ordered to acknowledge.
 
 #[cfg(test)]
@@ -69,12 +69,6 @@ impl Job {
         let youngest = self.scheduler.as_ref().and_then(|scheduler| scheduler.last_global());
         let all: Vec<PeerId> = self.ranks.keys().copied().collect();
         youngest.is_some_and(|youngest| self.must_have_images(CheckpointId(youngest), &all).is_ok())
-    }
-
-    /// The global checkpoint whose images are not removed (1).
-    pub(crate) fn checkpoint_while_suspended(&self) -> Option<CheckpointId> {
-        let scheduler = self.scheduler.as_ref().filter(|_| self.suspensions.is_any())?;
-        scheduler.last_global().map(CheckpointId)
     }
 
     /// Is logging towards this set suspended?

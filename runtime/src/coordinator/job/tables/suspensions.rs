@@ -31,10 +31,6 @@ impl Suspensions {
         before + self.since.get(&set).map_or(0, |since| now.saturating_sub(*since))
     }
 
-    pub(crate) fn is_any(&self) -> bool {
-        !self.since.is_empty()
-    }
-
     pub(crate) fn sets(&self) -> Vec<SetId> {
         self.since.keys().copied().collect()
     }

@@ -39,6 +39,21 @@ fn rule_1_if_all_who_had_it_fail_together_all_are_rolled_back() {
 }
 
 #[test]
+fn rule_1_also_if_a_set_has_a_younger_checkpoint_of_its_own() {
+    let mut world = World::with_checkpoint();
+    world.answers = false;
+    world.take_set_checkpoint(2, 2);
+    depends(&mut world);
+    world.fails(1, "b", 0);
+    world.fails(2, "c", 0);
+    world.fenced(0, 1, 1, 1);
+    let rolled_back = world.events("global_rollback");
+    assert_eq!(rolled_back.len(), 1, "nodes have kept the images of all");
+    assert_eq!(rolled_back[0]["checkpoint"], 1);
+    assert_eq!(world.to_mpirun(), Vec::<String>::new());
+}
+
+#[test]
 fn rule_2_one_is_enough() {
     let mut world = fails();
     world.fails(2, "c", 0);

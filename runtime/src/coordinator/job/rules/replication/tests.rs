@@ -298,17 +298,31 @@ fn replicas_are_removed_with_their_checkpoint_and_late_ones_too() {
 }
 
 #[test]
-fn of_a_set_with_a_younger_checkpoint_the_older_images_are_removed() {
+fn of_a_set_with_a_younger_checkpoint_older_images_are_removed_but_those_of_all() {
     let mut world = ring();
-    world.job.checkpoint(world.now, 9, false, false, false);
-    world.effects.extend(core::iter::from_fn(|| world.job.next_effect()));
-    let (rank, checkpoint) = (PeerId(0), CheckpointId(2));
-    world.handle("n0", FromNode::Frozen { rank, checkpoint, coordination_ns: 1, pause_ns: 1 });
-    world.stored(0, "n0", 2);
-    assert_eq!(world.actions(), ["n0: replicate 0 of 2 to n1"]);
-    world.image_replicated(0, "n0", "n1", 2);
-    // Those of the other sets in the global checkpoint stay: they have no younger one.
-    assert_eq!(world.actions(), ["complete", "n0: clear [0] of 1", "n1: clear [0] of 1"]);
+    for checkpoint in [2, 3] {
+        let set = world.job.ranks[&PeerId(0)].set.unwrap();
+        world.job.input(world.now, Input::RequestSetCheckpoint { set });
+        world.effects.extend(core::iter::from_fn(|| world.job.next_effect()));
+        let (rank, id) = (PeerId(0), CheckpointId(checkpoint));
+        let frozen = FromNode::Frozen { rank, checkpoint: id, coordination_ns: 1, pause_ns: 1 };
+        world.handle("n0", frozen);
+        world.stored(0, "n0", checkpoint);
+        assert_eq!(world.actions(), [format!("n0: replicate 0 of {checkpoint} to n1")]);
+        world.image_replicated(0, "n0", "n1", checkpoint);
+        let mut wanted = vec!["complete".to_owned()];
+        if checkpoint == 3 {
+            wanted.extend(["n0", "n1"].map(|node| format!("{node}: clear [0] of 2")));
+        }
+        assert_eq!(world.actions(), wanted);
+    }
+    // Of both there is another replica where one is lost.
+    world.lose("n1");
+    let actions = world.actions();
+    for image in ["0 of 3", "0 of 1"] {
+        let wanted = format!("n0: replicate {image} to n2");
+        assert!(actions.contains(&wanted), "{wanted}: {actions:?}");
+    }
 }
 
 #[test]
