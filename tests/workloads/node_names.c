@@ -1,15 +1,20 @@
-/* Ranks that ask on which node they are, in each way that MPI and the C library have, and how large
- * the node is, before every step. What they were told first must be true for ever: each step adds
- * up within the nodes, then between them, in communicators that are made from the answer.
+/* Ranks that ask on which node they are, in each way that MPI and the C library have, how large the
+ * node is, and how the kernel schedules them, before every step. What they were told first must be
+ * true for ever: each step adds up within the nodes, then between them, in communicators that are
+ * made from the answer.
  * usage: node_names ITERATIONS GATE [window]
  * GATE: see gate.h. In the last quarter a library is loaded that asks, too.
  * window: there is one, so that no set is rolled back alone. */
+#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <mpi.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <sys/utsname.h>
 #include "gate.h"
@@ -87,7 +92,7 @@ static const struct {
 };
 #define WAYS_COUNT ((int) (sizeof(WAYS) / sizeof(WAYS[0])))
 
-#define SIZES_COUNT 5
+#define SIZES_COUNT 10
 
 /* Known before MPI_Init: whatever is restored was told it. */
 static char first[NAME_BYTES];
@@ -103,8 +108,27 @@ static void must(int rank, int step, const char *way, const char *now)
     }
 }
 
+/* Of sched_getattr(2), its first version: which glibc 2.36 does not have. */
+struct attributes {
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime_ns, deadline_ns, period_ns;
+};
+
 static void ask_sizes(long *sizes)
 {
+    struct attributes scheduled = { 0 };
+    cpu_set_t processors;
+    CPU_ZERO(&processors);
+    sched_getaffinity(0, sizeof(processors), &processors);
+    syscall(SYS_sched_getattr, 0, &scheduled, sizeof(scheduled), 0);
+    sizes[5] = CPU_COUNT(&processors);
+    sizes[6] = getpriority(PRIO_PROCESS, 0);
+    sizes[7] = scheduled.policy;
+    sizes[8] = (long) scheduled.flags;
+    sizes[9] = (long) scheduled.runtime_ns;
     sizes[0] = sysconf(_SC_NPROCESSORS_ONLN);
     sizes[1] = sysconf(_SC_NPROCESSORS_CONF);
     sizes[2] = sysconf(_SC_PHYS_PAGES);
@@ -124,7 +148,11 @@ static int ask(int rank, int step, int ways)
     long sizes[SIZES_COUNT];
     ask_sizes(sizes);
     if (memcmp(first_sizes, sizes, sizeof(sizes))) {
-        printf("DIFFERENT in step %d of rank %d: the size of the node\n", step, rank);
+        printf("DIFFERENT in step %d of rank %d: the size of the node, or its scheduling:", step,
+               rank);
+        for (int i = 0; i < SIZES_COUNT; i++)
+            printf(" %ld (%ld)", sizes[i], first_sizes[i]);
+        printf("\n");
         fflush(stdout);
         MPI_Abort(MPI_COMM_WORLD, 3);
     }

@@ -199,6 +199,7 @@ impl CoordinatorLink {
         let mut unstable = self.lock();
         self.fd.store(stream.socket.as_raw_fd(), Ordering::Relaxed);
         unstable.stream = Some(stream);
+        unstable.batches.another_coordinator();
     }
 
     /// Send what is recorded, at once (`now`) or when it is time.

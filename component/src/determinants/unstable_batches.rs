@@ -42,6 +42,11 @@ impl UnstableBatches {
         (self.named, self.is_gated) = (0, false);
     }
 
+    /// The one who was told that a frame waits may be gone.
+    pub(crate) fn another_coordinator(&mut self) {
+        self.is_gated = false;
+    }
+
     /// Is all of it stable?
     pub(crate) fn is_empty(&self) -> bool {
         self.kept.is_empty()

@@ -101,7 +101,10 @@ impl Plan {
                 let signal = chance.pick(&["TERM", "INT", "KILL"]);
                 self.add("--signal-at-event", format!("{moment}={signal}/mpirun"));
             }
-            1 => self.add("--kill-at-event", format!("{moment}=coordinator")),
+            1 => {
+                let signal = chance.pick(&SIGNALS);
+                self.add("--signal-at-event", format!("{moment}={signal}/coordinator"));
+            }
             2..=5 => {
                 let direction = chance.pick(&["off", "mute", "to", "from"]);
                 let seconds = chance.pick(&[1, 3, 6, 9]);

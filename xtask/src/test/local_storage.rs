@@ -139,8 +139,15 @@ fn as_it_comes(over: &Over) -> Result<()> {
             true => "all others kept running",
             false => "all ranks run again from checkpoint",
         };
-        let told = outcome.stderr.matches(text).count();
-        outcome.must(told == usize::from(is_told), "one line about the recovery, or none")?;
+        let told: Vec<&str> = outcome.stderr.lines().filter(|line| line.contains(text)).collect();
+        outcome.must(told.len() == usize::from(is_told), "one line about the recovery, or none")?;
+        // Who, from where, and how long it took.
+        let words = match global.is_empty() {
+            true => ["rank 1 failed: rolled back to checkpoint ", ", caught up after ", " s; all"],
+            false => ["all ranks run again ", "from checkpoint ", ", after "],
+        };
+        let is_whole = |line: &&str| words.iter().all(|word| line.contains(word));
+        outcome.must(told.iter().all(is_whole), &format!("{words:?} in {told:?}"))?;
         must_be_clean(&outcome)?;
     }
     Ok(())

@@ -147,7 +147,8 @@ const SURVIVED: [Case; 19] = [
         &[
             "replication_ok@1=TERM/agent:1+rank:1",
             "replay_completed@1=INT/rank:2+agent:2",
-            "replay_completed@2=TERM/rank:0+guardian:0+agent:0",
+            "replay_completed@2=TERM/rank:0+guardian:0",
+            "replay_completed@2=TERM/agent:0",
         ],
         Recovered(3),
     ),
@@ -414,6 +415,9 @@ fn ends_without_checkpoint() -> Result<()> {
     let events = Nodes.events(&scratch)?;
     let complete = count(&events, "checkpoint_completed");
     outcome.must(complete == 0, &format!("there was a checkpoint: {events}"))?;
+    outcome.must(outcome.code == 137, "the exit code should be that of a killed program")?;
+    let why = "is complete yet, so there is nothing to roll back to";
+    outcome.must(outcome.said().contains(why), &format!("it should say: {why}"))?;
     must_have_ended(&outcome)
 }
 

@@ -277,6 +277,17 @@ fn what_was_piggybacked_is_named_and_its_content_follows_if_it_is_missed() {
     assert_eq!(read_of_rank(&mut there), FromRank::FrameGated {});
     assert_eq!(read_of_rank(&mut there), FromRank::FrameGated {}, "with what is new");
     assert_eq!(read_of_rank(&mut there), content(7));
+    // Another coordinator does not know of it.
+    drop(there);
+    until(link, || link.descriptor().is_none());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let there = thread::spawn(move || accept(&listener).unwrap());
+    link.open(&address.to_string(), &SECRET);
+    let mut there = there.join().unwrap();
+    there.socket.set_read_timeout(Some(core::time::Duration::from_secs(20))).unwrap();
+    link.send(true);
+    assert_eq!(read_of_rank(&mut there), FromRank::FrameGated {});
     COUNTS.store(core::ptr::null_mut(), Ordering::Release);
     link.end();
 }
