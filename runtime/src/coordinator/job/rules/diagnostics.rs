@@ -4,8 +4,6 @@
 use crate::coordinator::job::state::{Effect, Job};
 use crate::coordinator::job::tables::mpirun_orders::MpirunOrder;
 use crate::coordinator::job::tables::text::some_of;
-use rustbtl_coordination::checkpoints::CheckpointScheduler;
-use rustbtl_coordination::control::CheckpointId;
 use rustbtl_fragments::ids::{PeerId, SetId};
 use serde_json::json;
 use std::path::Path;
@@ -51,9 +49,7 @@ impl Job {
     fn way_out(&self) -> String {
         let command = |folder: &Path| format!("rustbtl restart {}", folder.display());
         let earlier = self.config.restore.as_deref().map(command);
-        let checkpoint =
-            self.scheduler.as_ref().and_then(CheckpointScheduler::last_global).map(CheckpointId);
-        match (checkpoint, earlier) {
+        match (self.youngest_of_all(), earlier) {
             (Some(checkpoint), _) if !self.is_local(checkpoint) => format!(
                 "Checkpoint {checkpoint} of all ranks is complete; to continue from it: {}",
                 command(&self.folder_of(checkpoint))

@@ -287,7 +287,7 @@ impl Job {
     }
 
     /// The youngest checkpoint of all ranks.
-    fn youngest_of_all(&self) -> Option<CheckpointId> {
+    pub(crate) fn youngest_of_all(&self) -> Option<CheckpointId> {
         let scheduler = self.scheduler.as_ref()?;
         scheduler.last_global().map(CheckpointId)
     }

@@ -66,9 +66,8 @@ impl Job {
 
     /// Could all be rolled back to the youngest global checkpoint (1)?
     fn has_global_images(&self) -> bool {
-        let youngest = self.scheduler.as_ref().and_then(|scheduler| scheduler.last_global());
         let all: Vec<PeerId> = self.ranks.keys().copied().collect();
-        youngest.is_some_and(|youngest| self.must_have_images(CheckpointId(youngest), &all).is_ok())
+        self.youngest_of_all().is_some_and(|youngest| self.must_have_images(youngest, &all).is_ok())
     }
 
     /// Is logging towards this set suspended?
