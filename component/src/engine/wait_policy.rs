@@ -25,8 +25,14 @@ impl WaitPolicy {
     /// Has this node more ranks than processors, or does Open MPI take it for such a one?
     #[inline]
     pub(crate) fn shares_processors(&self, glue: &Glue) -> bool {
+        self.oversubscribed || Self::open_mpi_yields(glue)
+    }
+
+    /// Does Open MPI's own progress give the processor away when it has found nothing?
+    #[inline]
+    pub(crate) fn open_mpi_yields(glue: &Glue) -> bool {
         // SAFETY: no arguments.
-        self.oversubscribed || unsafe { (glue.yields)() } != 0
+        unsafe { (glue.yields)() != 0 }
     }
 
     /// Looks before the first yield.
