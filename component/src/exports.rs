@@ -362,6 +362,12 @@ pub extern "C" fn rustbtl_idle() {
     wait::idle(shared());
 }
 
+/// A call that does not wait has found nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_found_nothing() {
+    wait::found_nothing(shared());
+}
+
 /// Value of a performance variable.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_pvar(which: u32) -> u64 {

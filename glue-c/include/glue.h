@@ -444,6 +444,8 @@ extern volatile uint32_t rustbtl_epoch;
 int32_t rustbtl_progress(void);
 /* Nothing to do for a waiting process: call once per fruitless round. */
 void rustbtl_idle(void);
+/* A call that does not wait has found nothing, after a call of progress. */
+void rustbtl_found_nothing(void);
 uint64_t rustbtl_pvar(uint32_t which);
 /* A process with a guardian is in MPI_Finalize and waits for the others; `fenced` follows. */
 void rustbtl_fence(void);

@@ -72,7 +72,7 @@ static int replay_decision(uint32_t call, uint32_t active, size_t room, int *ind
 static int found_nothing(void)
 {
     if (OPAL_UNLIKELY(rustbtl_recording)) {
-        rustbtl_idle();
+        rustbtl_found_nothing();
     }
     return OMPI_SUCCESS;
 }

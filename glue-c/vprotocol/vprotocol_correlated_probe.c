@@ -34,7 +34,7 @@ static bool poll_once(int source, int tag, ompi_communicator_t *comm, uint32_t h
     }
     /* The program will probe again; what it waits for may need this processor. */
     if (OPAL_UNLIKELY(rustbtl_recording) && RUSTBTL_PROBE_FOUND != seen && 0 != last) {
-        rustbtl_idle();
+        rustbtl_found_nothing();
     }
     return RUSTBTL_PROBE_FOUND == seen;
 }

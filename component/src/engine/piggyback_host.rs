@@ -24,7 +24,7 @@ impl EngineHost {
     ) -> PiggybackContent {
         let RecorderState { on, carries, place, base, .. } = &self.record;
         let order = order(place, *base, &self.transports);
-        let order = order.filter(|_| *on && *carries && self.route(to).is_network());
+        let order = order.filter(|_| *on && *carries);
         let Some(order) = order else { return PiggybackContent::Unavailable };
         let theirs = self.set_of(to).map(|set| (set, incarnation));
         let own = (self.set, self.incarnation);

@@ -317,11 +317,25 @@ fn wait_with_threads(shared: &'static Shared, op: Op) -> i32 {
 
 /// A fruitless round of somebody else's waiting loop, with a call of Open MPI's own progress in it.
 /// Where that yields, this does not: next to threads that never sleep each yield costs a slice of
-/// theirs, and a program that asks in a loop would ask half as often.
+/// theirs.
 pub fn idle(shared: &'static Shared) {
+    fruitless(shared, |idle| idle.spin_limit(&shared.glue));
+}
+
+/// A call that does not wait has found nothing, after a call of Open MPI's own progress. The
+/// program may do something else than ask again, so as with stock it keeps its processor, unless
+/// others are known to need it: ranks that share it, or those whose answers frames wait for.
+pub fn found_nothing(shared: &'static Shared) {
+    fruitless(shared, |idle| {
+        if idle.is_oversubscribed(&shared.glue) { idle.spin_oversubscribed } else { u32::MAX }
+    });
+}
+
+/// `patience`: so many fruitless rounds in a row end with the processor still in hand.
+fn fruitless(shared: &'static Shared, patience: impl FnOnce(&WaitPolicy) -> u32) {
     deferred_receives::post(shared);
     let mut entered = shared.enter();
-    let patience = entered.idle.spin_limit(&shared.glue);
+    let patience = patience(&entered.idle);
     entered.fruitless = entered.fruitless.wrapping_add(1);
     let give_way = entered.fruitless > patience && !WaitPolicy::open_mpi_yields(&shared.glue);
     drop(entered);

@@ -1,18 +1,22 @@
-//! Around a job: what the user says to Open MPI itself, unauthenticated peers, and a kernel without
-//! memory.
+//! Around a job: what the user says to Open MPI itself, unauthenticated peers, a kernel without
+//! memory, and threads that never sleep.
 //! Checkpoints are completed all the same, and a rank that is killed after that is rolled back.
 
+use super::job::TestJob;
 use super::local_storage;
+use super::mpi;
 use super::node_failure::must_be_clean;
 use super::scratch::Scratch;
 use super::storage::Storage;
 use super::summary::Tier;
 use super::workloads::{self, RING, Shape, WINDOW};
 use crate::error::{Failure, Result};
+use crate::paths;
 
 const ITERATIONS: u64 = 400;
 /// What happens last: checkpoints were completed since whatever else has happened.
 const LAST: &str = "checkpoint_completed@3=rank:1";
+const CALLS: &str = "20000";
 const OFTEN: [&str; 3] = ["--mca", "vprotocol_correlated_checkpoint_interval", "0.5"];
 
 /// Options, and how often sets are rolled back.
@@ -66,6 +70,22 @@ pub fn run(tier: &mut Tier) {
         tier.check(&title, || survives(shape, options, rollbacks));
     }
     tier.check("surroundings: windows without a word of Open MPI's: 2 × 2", windows);
+    let protected = "surroundings: a call that finds nothing gives the processor away once: 2 × 1";
+    tier.check(protected, || gives_way_once(&[]));
+    tier.check(&format!("{protected}, nothing recorded"), || {
+        gives_way_once(&["--mca", "vprotocol_correlated_recover", "0"])
+    });
+}
+
+/// As with stock. Beside threads that never sleep each time costs a slice of theirs.
+fn gives_way_once(options: &[&str]) -> Result<()> {
+    let scratch = Scratch::new("surroundings")?;
+    let source = paths::root().join("tests/workloads/yields.c");
+    let program = mpi::compile_with(&source, &["-rdynamic"])?.display().to_string();
+    let job = TestJob::new(2, 1, &[&program, CALLS]).with(&["--mca", "mpi_yield_when_idle", "1"]);
+    let outcome = Storage::Nodes.with(job, &scratch)?.with(options).run()?;
+    let counted = outcome.stdout.matches(" yields").count();
+    outcome.must(outcome.code == 0 && counted == 7, "the processor: too often, or seldom")
 }
 
 /// Open MPI's own one-sided components find no BTL, and are not asked.
