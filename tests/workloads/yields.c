@@ -1,8 +1,8 @@
-/* How often calls that find nothing give the processor away: once at most, for each may cost a
- * slice of a thread that never sleeps. The program's own sched_yield counts.
+/* How often calls that find nothing give the processor away, for each time may cost a slice of a
+ * thread that never sleeps. The program's own sched_yield counts.
  * Prints for each call how often it was made and how often the processor was given away; exit code
- * 1 if that is too often, or seldom although mpirun asks for it.
- * usage: yields CALLS ; linked with -rdynamic ; 2 ranks */
+ * 1 if that is too often or too seldom.
+ * usage: yields CALLS LEAST MOST (in percent of the calls) ; linked with -rdynamic ; 2 ranks */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,7 +53,11 @@ static int ask(int kind, MPI_Request *request)
 int main(int argc, char **argv)
 {
     int me, wrong = 0, value = 0;
-    const long calls = argc > 1 ? atol(argv[1]) : 10000;
+    if (4 != argc) {
+        fprintf(stderr, "usage: yields CALLS LEAST MOST\n");
+        return 2;
+    }
+    const long calls = atol(argv[1]), least = atol(argv[2]), most = atol(argv[3]);
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
     if (1 == me) {
@@ -69,7 +73,7 @@ int main(int argc, char **argv)
             }
             long here = __atomic_load_n(&yields, __ATOMIC_RELAXED) - before;
             printf("%s: %ld calls, %ld yields\n", names[kind], calls, here);
-            wrong |= here > calls + calls / 10 || here < calls / 2;
+            wrong |= 100 * here > most * calls || 100 * here < least * calls;
         }
         MPI_Send(&value, 1, MPI_INT, 0, 1, MPI_COMM_WORLD);
         MPI_Wait(&request, MPI_STATUS_IGNORE);

@@ -70,19 +70,24 @@ pub fn run(tier: &mut Tier) {
         tier.check(&title, || survives(shape, options, rollbacks));
     }
     tier.check("surroundings: windows without a word of Open MPI's: 2 × 2", windows);
-    let protected = "surroundings: a call that finds nothing gives the processor away once: 2 × 1";
-    tier.check(protected, || gives_way_once(&[]));
-    tier.check(&format!("{protected}, nothing recorded"), || {
-        gives_way_once(&["--mca", "vprotocol_correlated_recover", "0"])
-    });
+    for (title, yields, percent) in [("once", "1", ["50", "110"]), ("never", "0", ["0", "10"])] {
+        let title = format!("a call that finds nothing gives the processor away {title}: 2 × 1");
+        for (how, recover) in [("", "1"), (", nothing recorded", "0")] {
+            tier.check(&format!("surroundings: {title}{how}"), || {
+                gives_way(yields, percent, &["--mca", "vprotocol_correlated_recover", recover])
+            });
+        }
+    }
 }
 
-/// As with stock. Beside threads that never sleep each time costs a slice of theirs.
-fn gives_way_once(options: &[&str]) -> Result<()> {
+/// As often as with stock. Beside threads that never sleep each time costs a slice of theirs.
+/// `percent`: of the calls, at least and at most.
+fn gives_way(yields: &str, percent: [&str; 2], options: &[&str]) -> Result<()> {
     let scratch = Scratch::new("surroundings")?;
     let source = paths::root().join("tests/workloads/yields.c");
     let program = mpi::compile_with(&source, &["-rdynamic"])?.display().to_string();
-    let job = TestJob::new(2, 1, &[&program, CALLS]).with(&["--mca", "mpi_yield_when_idle", "1"]);
+    let job = TestJob::new(2, 1, &[&program, CALLS, percent[0], percent[1]]);
+    let job = job.with(&["--mca", "mpi_yield_when_idle", yields]);
     let outcome = Storage::Nodes.with(job, &scratch)?.with(options).run()?;
     let counted = outcome.stdout.matches(" yields").count();
     outcome.must(outcome.code == 0 && counted == 7, "the processor: too often, or seldom")
