@@ -16,7 +16,10 @@ use crate::paths;
 const ITERATIONS: u64 = 400;
 /// What happens last: checkpoints were completed since whatever else has happened.
 const LAST: &str = "checkpoint_completed@3=rank:1";
-const CALLS: &str = "20000";
+/// More than a waiting process polls before it yields.
+const CALLS: &str = "200000";
+/// From the beginning, not from the first checkpoint on.
+const RECORD: [&str; 2] = ["--env", "RUSTBTL_RECORD=1"];
 const OFTEN: [&str; 3] = ["--mca", "vprotocol_correlated_checkpoint_interval", "0.5"];
 
 /// Options, and how often sets are rolled back.
@@ -87,7 +90,7 @@ fn gives_way(yields: &str, percent: [&str; 2], options: &[&str]) -> Result<()> {
     let source = paths::root().join("tests/workloads/yields.c");
     let program = mpi::compile_with(&source, &["-rdynamic"])?.display().to_string();
     let job = TestJob::new(2, 1, &[&program, CALLS, percent[0], percent[1]]);
-    let job = job.with(&["--mca", "mpi_yield_when_idle", yields]);
+    let job = job.with(&["--mca", "mpi_yield_when_idle", yields]).with(&RECORD);
     let outcome = Storage::Nodes.with(job, &scratch)?.with(options).run()?;
     let counted = outcome.stdout.matches(" yields").count();
     outcome.must(outcome.code == 0 && counted == 7, "the processor: too often, or seldom")
