@@ -8,7 +8,7 @@ use crate::error::{Context, Result, fail};
 use crate::{run, sys};
 
 /// Package, and what of ours would not work without it.
-const PACKAGES: [(&str, &str); 20] = [
+const PACKAGES: [(&str, &str); 22] = [
     ("openmpi-bin", "mpirun, orted and ompi_info: what the component is loaded into"),
     ("libopenmpi-dev", "headers of the MCA, mpicc"),
     ("gcc", "glue-c/ and the link of the component"),
@@ -25,6 +25,8 @@ const PACKAGES: [(&str, &str); 20] = [
     ("hpcc", "the program of `cargo xtask demo --traffic`"),
     ("netpipe-openmpi", "latency and bandwidth of a program that we did not write"),
     ("scalapack-mpi-test", "test programs that we did not write"),
+    ("libglobalarrays-dev", "a program over Global Arrays among the tests"),
+    ("libarmci-mpi-dev", "what those are built on"),
     ("python3-mpi4py", "Python programs among the tests"),
     ("python3-numpy", "arrays for those"),
     ("librsvg2-bin", "rsvg-convert: pictures as PNG"),

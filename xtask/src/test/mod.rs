@@ -14,6 +14,7 @@ mod errors;
 mod examples;
 pub mod file_contents;
 mod fuzz;
+mod global_arrays;
 mod guardians;
 mod header;
 mod in_place_replies;

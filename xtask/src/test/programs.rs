@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::global_arrays;
 use super::job::{Outcome, TestJob};
 use super::local_storage;
 use super::node_failure::must_be_clean;
@@ -71,6 +72,7 @@ pub fn run(tier: &mut Tier) {
     } else {
         tier.skip("NWChem: the package nwchem-openmpi is not installed");
     }
+    global_arrays::run(tier);
 }
 
 fn programs() -> Vec<Program> {
