@@ -37,7 +37,11 @@ impl Listeners {
 
     fn open_once(hosts: &[IpAddr], port: u16) -> io::Result<Self> {
         let (mut listeners, mut chosen) = (Vec::new(), port);
-        for &host in hosts {
+        for (at, &host) in hosts.iter().enumerate() {
+            if hosts[..at].contains(&host) {
+                // `oob_tcp_if_include lo`: mpirun's address is the loopback as well.
+                continue;
+            }
             match TcpListener::bind((host, chosen)) {
                 Ok(listener) => {
                     chosen = listener.local_addr()?.port();
@@ -111,6 +115,13 @@ mod tests {
         assert!(TcpStream::connect(("127.0.0.4", port)).is_err());
         let taken = Listeners::open(&chosen, port).unwrap_err();
         assert_eq!(taken.kind(), ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn an_address_that_is_named_twice_is_listened_at_once() {
+        let chosen: Vec<IpAddr> =
+            ["127.0.0.2", "127.0.0.3", "127.0.0.2"].map(|host| host.parse().unwrap()).into();
+        assert_eq!(Listeners::open(&chosen, 0).unwrap().all().len(), 2);
     }
 
     #[test]

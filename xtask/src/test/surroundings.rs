@@ -2,6 +2,8 @@
 //! memory, and threads that never sleep.
 //! Checkpoints are completed all the same, and a rank that is killed after that is rolled back.
 
+use std::collections::BTreeSet;
+
 use super::job::TestJob;
 use super::local_storage;
 use super::mpi;
@@ -16,6 +18,17 @@ use crate::paths;
 const ITERATIONS: u64 = 400;
 /// What happens last: checkpoints were completed since whatever else has happened.
 const LAST: &str = "checkpoint_completed@3=rank:1";
+const LOOPBACK: [&str; 9] = [
+    "--mca",
+    "oob_tcp_if_include",
+    "lo",
+    "--mca",
+    "vprotocol_correlated_tcp_if_include",
+    "lo",
+    "--mca",
+    "vprotocol_correlated_shm",
+    "0",
+];
 /// More than a waiting process polls before it yields.
 const CALLS: &str = "200000";
 /// From the beginning, not from the first checkpoint on.
@@ -73,6 +86,18 @@ pub fn run(tier: &mut Tier) {
         tier.check(&title, || survives(shape, options, rollbacks));
     }
     tier.check("surroundings: windows without a word of Open MPI's: 2 × 2", windows);
+    tier.check("surroundings: who listens where: 2 × 1", || {
+        let allowed = |node, address: &str| {
+            let own = [format!("10.77.0.{}", node + 1), format!("fd77::{}", node + 1)];
+            address == "127.0.0.1" || own.iter().any(|own| own == address)
+        };
+        let ranks = [(0, "10.77.0.1"), (0, "fd77::1"), (1, "10.77.0.2"), (1, "fd77::2")];
+        listens_at((2, 1), &[], allowed, &ranks)
+    });
+    tier.check("surroundings: who listens where, only the loopback is included: 1 × 2", || {
+        let loopback = |_, address: &str| ["127.0.0.1", "::1"].contains(&address);
+        listens_at((1, 2), &LOOPBACK, loopback, &[(0, "127.0.0.1"), (0, "::1")])
+    });
     for (title, yields, percent) in [("once", "1", ["50", "110"]), ("never", "0", ["0", "10"])] {
         let title = format!("a call that finds nothing gives the processor away {title}: 2 × 1");
         for (how, recover) in [("", "1"), (", nothing recorded", "0")] {
@@ -81,6 +106,38 @@ pub fn run(tier: &mut Tier) {
             });
         }
     }
+}
+
+/// Every process of ours listens, of a node, at these addresses only, and ranks at `rank`.
+fn listens_at(
+    shape: Shape,
+    options: &[&str],
+    allowed: fn(node: u32, address: &str) -> bool,
+    ranks: &[(u32, &str)],
+) -> Result<()> {
+    let scratch = Scratch::new("surroundings")?;
+    let program = mpi::compile(&paths::root().join("tests/workloads/listeners.c"))?;
+    let program = program.display().to_string();
+    let job = TestJob::new(shape.0, shape.1, &[&program]);
+    let outcome = Storage::Nodes.with(job, &scratch)?.with(options).run()?;
+    outcome.must(outcome.code == 0, "the job failed")?;
+    let mut found = BTreeSet::new();
+    for line in outcome.stdout.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let &["LISTENER", rank, process, address] = &*words else { continue };
+        let node = rank.parse::<u32>().map_or(u32::MAX, |rank| rank / shape.1);
+        outcome.must(allowed(node, address), &format!("{process} of node {node}: {address}"))?;
+        found.insert((node, process, address));
+    }
+    // The daemon that runs agents is started from the open file: its name is `exe`.
+    let of = |name: &str| found.iter().filter(|(_, process, _)| *process == name).count();
+    outcome.must(of("rustbtl") > 0 && of("exe") > 0, "where are coordinator and agents?")?;
+    let seen: Vec<(u32, &str)> = found
+        .iter()
+        .filter(|(_, process, _)| *process == "listeners")
+        .map(|&(node, _, address)| (node, address))
+        .collect();
+    outcome.must(seen == ranks, &format!("ranks listen at {seen:?}"))
 }
 
 /// As often as with stock. Beside threads that never sleep each time costs a slice of theirs.
