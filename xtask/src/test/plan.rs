@@ -2,10 +2,11 @@
 //!
 //! On two processors the build of the component (fat LTO) is what all jobs wait for: it starts at
 //! once, beside the packages and the lints. Then two jobs at a time wait for each other's ranks,
-//! time limits and heartbeats, and what only computes fills the gaps. Long tiers come first, so
-//! that none is left alone in the end.
+//! time limits and heartbeats, a third one most often for a network or a process that is stopped,
+//! and what only computes fills the gaps. Long tiers come first, so that none is left alone in the
+//! end.
 
-use super::schedule::Load::{Alone, Jobs, Processors};
+use super::schedule::Load::{Alone, Jobs, Processors, Waits};
 use super::schedule::Task;
 use super::summary::Tier;
 use super::{
@@ -117,24 +118,33 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t TestOptions) {
         checkpoint_faults::run(tier, by_the_clock);
     }));
     let long = options.long;
-    tasks.push(Task::new("partitions of the network", Jobs, built, move |tier| {
+    tasks.push(Task::new("partitions of the network", Waits, built, move |tier| {
         partitions::run(tier, long);
     }));
-    let more: [(&str, TaskRun); 26] = [
-        ("programs that use verbs past MPI", shadow_verbs::run),
+    let wait: [(&str, TaskRun); 3] = [
+        ("signals to parts of a job", signals::run),
+        ("coordinator failover", coordinator_failover::run),
+        ("spare nodes", spare_nodes::run),
+    ];
+    tasks.extend(wait.map(|(name, work)| Task::new(name, Waits, built, work)));
+    // With --only what is named is run.
+    let every_case = options.long || options.only.is_some();
+    tasks.push(Task::new("contents of files, and rollback", Jobs, built, move |tier| {
+        file_contents::run(tier, every_case);
+    }));
+    tasks.push(Task::new("programs that use verbs past MPI", Jobs, built, move |tier| {
+        shadow_verbs::run(tier, every_case);
+    }));
+    let more: [(&str, TaskRun); 21] = [
         ("checkpoint, kill -9 of everything, restart", checkpoint_restart::run),
         ("memory that several sets share", shared_by_sets::run),
         ("replay of nondeterministic events", replay::run),
         ("checkpoint triggers, and output of restarted jobs", triggers::run),
         ("suspended logging, and rollback", suspension::run),
-        ("signals to parts of a job", signals::run),
-        ("spare nodes", spare_nodes::run),
-        ("coordinator failover", coordinator_failover::run),
         ("one-sided communication, files, and rollback", one_sided::run),
         ("recovery without a shared checkpoint directory", local_storage::run),
         ("failures in MPI_Finalize and while checkpoints are taken", phase_failures::run),
         ("names of nodes", node_names::run),
-        ("contents of files, and rollback", file_contents::run),
         ("guardians", guardians::run),
         ("programs of others", programs::run),
         ("Open MPI source trees", trees::quick),
@@ -163,7 +173,7 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t TestOptions) {
 
 /// Jobs under real Slurm.
 fn under_slurm(tasks: &mut Vec<Task>, everything: bool) {
-    tasks.push(Task::new("jobs under Slurm", Jobs, &[COMPONENT], move |tier| {
+    tasks.push(Task::new("jobs under Slurm", Waits, &[COMPONENT], move |tier| {
         slurm_cluster::run(tier, everything);
     }));
 }

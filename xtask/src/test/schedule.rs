@@ -12,6 +12,9 @@ pub enum Load {
     Processors,
     /// Jobs on emulated nodes, which wait for each other most of the time: a few at a time.
     Jobs,
+    /// The same, but most of the time nothing runs: cuts, what is stopped, Slurm's time limits. One
+    /// beside the others.
+    Waits,
     /// Everything: it runs when all others have ended.
     Alone,
 }
@@ -85,6 +88,7 @@ impl<'t> ScheduleState<'t> {
         let has_room = match task.load {
             Load::Processors => running(Load::Processors) == 0,
             Load::Jobs => running(Load::Jobs) < self.jobs_max,
+            Load::Waits => running(Load::Waits) == 0,
             Load::Alone => {
                 self.running.is_empty()
                     && self.waiting.iter().all(|other| other.load == Load::Alone)
@@ -99,7 +103,8 @@ pub fn run(summary: &Summary, tasks: Vec<Task>, jobs_max: usize) {
     let state = ScheduleState { waiting: tasks, running: Vec::new(), failed: Vec::new(), jobs_max };
     let (state, changed) = (Mutex::new(state), Condvar::new());
     thread::scope(|scope| {
-        for _ in 0..=jobs_max {
+        // And one each of those that compute and that wait.
+        for _ in 0..jobs_max + 2 {
             scope.spawn(|| lane(summary, &state, &changed));
         }
     });
@@ -163,6 +168,12 @@ mod tests {
         tasks.extend((0..10).map(|n| Task::new(n.to_string(), Load::Jobs, &[], work)));
         run(&summary, tasks, 2);
         assert_eq!(most.load(Ordering::SeqCst), 2);
+        let waits = |n: u32| Task::new(format!("waits {n}"), Load::Waits, &[], work);
+        run(&summary, (0..5).map(waits).collect(), 2);
+        assert_eq!(most.load(Ordering::SeqCst), 2);
+        let jobs = |n: u32| Task::new(n.to_string(), Load::Jobs, &[], work);
+        run(&summary, (0..10).map(jobs).chain((0..5).map(waits)).collect(), 2);
+        assert_eq!(most.load(Ordering::SeqCst), 3);
     }
 
     #[test]
