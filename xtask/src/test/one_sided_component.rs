@@ -40,6 +40,9 @@ pub const TRANSPOSE: Program = hash("a transpose", "window_transpose.c", 120);
 /// Threads with windows of their own and one that they share (MPI_THREAD_MULTIPLE).
 pub const THREADS: Program = hash("threads with windows", "window_threads.c", 200);
 
+/// A rank sees by loads alone what its neighbour has put.
+pub const LOOK: Program = hash("seen by loads alone", "window_look.c", 400);
+
 /// What messages tell, by all calls that wait for some or ask for some, and windows.
 pub const WAITS: Program = hash("waits for messages", "window_waits.c", 400);
 /// By those that wait, and neighbours write to windows themselves.
@@ -151,6 +154,31 @@ const CASES: [Case; 26] = [
     },
 ];
 
+/// The same; these say little beside the others, and are run when time does not matter.
+const MORE: [Case; 9] = [
+    Case { what: "post and start, a node", program: &HALO, shape: (3, 1), faults: NODE, sets: 1 },
+    Case { what: "polling, a node", program: &POLL, shape: (3, 1), faults: NODE, sets: 1 },
+    Case { what: "shared memory, a node", program: &SETS, shape: (2, 2), faults: NODE, sets: 1 },
+    Case { what: "transpose, a node", program: &TRANSPOSE, shape: (2, 2), faults: NODE, sets: 1 },
+    Case { what: "waits, a node", program: &WAITS, shape: (3, 1), faults: NODE, sets: 1 },
+    Case { what: "only waits, a node", program: &WAITS_ONLY, shape: (3, 1), faults: NODE, sets: 1 },
+    Case { what: "types, two nodes", program: &TABLE, shape: (4, 1), faults: TWO_NODES, sets: 2 },
+    Case {
+        what: "transpose, two nodes",
+        program: &TRANSPOSE,
+        shape: (4, 1),
+        faults: TWO_NODES,
+        sets: 2,
+    },
+    Case {
+        what: "shared memory, two nodes",
+        program: &SETS,
+        shape: (4, 2),
+        faults: TWO_NODES,
+        sets: 2,
+    },
+];
+
 /// Threads on windows are not repeatable: all are rolled back. Who is killed.
 const TOGETHER: [(&str, Shape, &[&str]); 3] = [
     ("threads", (2, 2), &["rank:3"]),
@@ -166,22 +194,27 @@ const OFTEN: [&str; 3] = ["--mca", "vprotocol_correlated_checkpoint_interval", "
 const PACE: &str = "PACE_US=1000";
 
 /// The tiers.
-pub fn tasks(tasks: &mut Vec<Task<'_>>, needs: &'static [&'static str], long: bool) {
+pub fn tasks(
+    tasks: &mut Vec<Task<'_>>,
+    needs: &'static [&'static str],
+    long: bool,
+    every_case: bool,
+) {
     tasks.push(Task::new("own one-sided component: programs", Load::Jobs, needs, move |tier| {
         programs(tier, &Over::OneSided { all_shapes: long, recorded: false });
         if long {
             programs(tier, &Over::OneSided { all_shapes: false, recorded: true });
         }
     }));
-    tasks.push(Task::new("own one-sided component: rollback", Load::Jobs, needs, |tier| {
-        rollback(tier, &Over::Component);
+    tasks.push(Task::new("own one-sided component: rollback", Load::Jobs, needs, move |tier| {
+        rollback(tier, &Over::Component, every_case);
     }));
 }
 
 /// The same over another Open MPI.
 pub fn run_over(tier: &mut Tier, over: &Over) {
     programs(tier, over);
-    rollback(tier, over);
+    rollback(tier, over, false);
 }
 
 /// One rollback.
@@ -207,8 +240,9 @@ fn programs(tier: &mut Tier, over: &Over) {
     mpi::run_some(tier, over, is_for_it);
 }
 
-fn rollback(tier: &mut Tier, over: &Over) {
-    for case in &CASES {
+fn rollback(tier: &mut Tier, over: &Over, every_case: bool) {
+    let more = MORE.iter().filter(|_| every_case);
+    for case in CASES.iter().chain(more) {
         case_over(tier, over, case);
     }
     for (what, shape, killed) in TOGETHER {
@@ -216,7 +250,12 @@ fn rollback(tier: &mut Tier, over: &Over) {
         let title = format!("own one-sided: rollback: {what}: {nodes} × {ppn}");
         tier.check(&title, || threads(over, shape, killed));
     }
-    tier.check("own one-sided: rollback: dynamic: 2 × 2", || dynamic(over));
+    tier.check("own one-sided: rollback: dynamic: 2 × 2", || dynamic(over, (2, 2), RANK));
+    if every_case {
+        let title = "own one-sided: rollback: dynamic, two nodes: 4 × 1";
+        tier.check(title, || dynamic(over, (4, 1), TWO_NODES));
+    }
+    tier.check("own one-sided: rollback: seen by loads alone: 2 × 2", || seen_by_loads(over));
     tier.check("own one-sided: rollback: shared memory of two sets: 1 × 2", || over_sets(over));
 }
 
@@ -274,9 +313,20 @@ fn rolls_back_alone(over: &Over, case: &Case) -> Result<()> {
 
 /// Ranks send addresses of memory that they allocate after their checkpoint. What they get for it
 /// is not the same after a rollback (docs/limits.md): that is noticed, and all are rolled back.
-fn dynamic(over: &Over) -> Result<()> {
+fn dynamic(over: &Over, shape: Shape, faults: &[&str]) -> Result<()> {
     let replayed = |events: &str| events.contains("\"set_restarted\"");
-    survives(over, &REGIONS, (2, 2), RANK, replayed).map(drop)
+    survives(over, &REGIONS, shape, faults, replayed).map(drop)
+}
+
+/// What a neighbour has written directly was seen before the first call that asks: it is noted that
+/// such a set cannot be rolled back alone, and all are, with the same answer.
+fn seen_by_loads(over: &Over) -> Result<()> {
+    let replayed = |events: &str| local_storage::all_have_replayed(events, 2);
+    let (outcome, events) = survives(over, &LOOK, (2, 2), &when_in_use(&["rank:3"]), replayed)?;
+    let all = events.contains("\"event\":\"global_rollback\"");
+    outcome.must_by(all, "all should roll back", &events)?;
+    let why = events.contains("it polls memory of a window");
+    outcome.must_by(why, "it should say why", &events)
 }
 
 /// All are rolled back, with the same answer: a process has one tick, whatever thread it is that
@@ -335,7 +385,7 @@ mod tests {
 
     #[test]
     fn the_sources_of_the_cases_are_there() {
-        for case in &CASES {
+        for case in CASES.iter().chain(&MORE) {
             let What::Hash { source, .. } = case.program.what else { panic!("{}", case.what) };
             assert!(paths::root().join("tests/workloads").join(source).is_file(), "{source}");
         }

@@ -163,7 +163,7 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t TestOptions) {
     collective_clock::tasks(tasks, built);
     btl::tasks(tasks, built);
     if one_sided_component::IS_THERE {
-        one_sided_component::tasks(tasks, built, options.long);
+        one_sided_component::tasks(tasks, built, options.long, every_case);
     }
     under_slurm(tasks, options.long);
     // Whoever reads mpirun's output has to keep up with it: beside other jobs mpirun itself has
