@@ -160,8 +160,8 @@ const MORE: [Case; 9] = [
     Case { what: "polling, a node", program: &POLL, shape: (3, 1), faults: NODE, sets: 1 },
     Case { what: "shared memory, a node", program: &SETS, shape: (2, 2), faults: NODE, sets: 1 },
     Case { what: "transpose, a node", program: &TRANSPOSE, shape: (2, 2), faults: NODE, sets: 1 },
-    Case { what: "waits, a node", program: &WAITS, shape: (3, 1), faults: NODE, sets: 1 },
-    Case { what: "only waits, a node", program: &WAITS_ONLY, shape: (3, 1), faults: NODE, sets: 1 },
+    Case { what: "waits, a node", program: &WAITS, shape: (3, 2), faults: NODE, sets: 1 },
+    Case { what: "only waits, a node", program: &WAITS_ONLY, shape: (3, 2), faults: NODE, sets: 1 },
     Case { what: "types, two nodes", program: &TABLE, shape: (4, 1), faults: TWO_NODES, sets: 2 },
     Case {
         what: "transpose, two nodes",
