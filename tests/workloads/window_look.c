@@ -24,7 +24,6 @@ int main(int argc, char **argv)
         mine[i] = 0;
     x = mix((uint64_t) me + 1);
     MPI_Win_lock_all(0, window);
-    MPI_Win_sync(window);
     MPI_Barrier(MPI_COMM_WORLD);
     for (int k = 0; k < iterations; k++) {
         wait_at(gate, k, &limit);
