@@ -93,8 +93,10 @@ fn standard(tier: &mut Tier, version: Version, installed: &Installed) {
     if version == Version::V50 {
         tier.check("a job with ULFM is refused", || ulfm_is_refused(installed));
         one_sided::run_over(tier, &Over::Tree(installed));
+        one_sided_component::run_over(tier, &Over::Tree(installed));
+    } else {
+        one_sided_component::run_one(tier, &Over::Tree(installed));
     }
-    one_sided_component::run_one(tier, &Over::Tree(installed));
     tier.check("a job goes on from a checkpoint", || restart::goes_on(installed));
     recovery::run(tier, &Over::Tree(installed));
     node_failure::guardians_over(tier, &Over::Tree(installed));
