@@ -9,7 +9,7 @@ use super::schedule::{Load, Task};
 use super::scratch::Scratch;
 use super::summary::Tier;
 use super::workloads::{self, Program, Shape, What};
-use crate::error::Result;
+use crate::error::{Failure, Result};
 use crate::paths;
 
 /// Collectives are ours.
@@ -62,6 +62,9 @@ const CASES: [(Case, bool); 11] = [
     (("a rank, by messages", (2, 2), RANK, &MESSAGES), true),
 ];
 
+/// Checkpoints, and how long a job goes on for them: each took as long as 17 iterations.
+const MANY: usize = 1000;
+const MANY_ITERATIONS: u64 = 30_000;
 /// As in `one_sided_component`.
 const PACE: &str = "PACE_US=1000";
 
@@ -80,6 +83,11 @@ pub fn tasks(tasks: &mut Vec<Task<'_>>, needs: &'static [&'static str], long: bo
     }));
     tasks.push(Task::new("own collectives: choice", Load::Jobs, needs, choice));
     tasks.push(Task::new("own collectives: rollback", Load::Jobs, needs, rollback));
+    if long {
+        tasks.push(Task::new("own collectives: checkpoints", Load::Jobs, needs, |tier| {
+            tier.check("own collectives: one checkpoint after the other: 2 × 2", many_checkpoints);
+        }));
+    }
 }
 
 /// Does this program of tests/mpi use collectives in earnest?
@@ -167,6 +175,21 @@ fn same_bits() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Of which one begins when the last is complete, in a job that does nothing but collectives; the
+/// answer is that of a job without protection.
+fn many_checkpoints() -> Result<()> {
+    let scratch = Scratch::new("collectives")?;
+    let job =
+        || Ok::<_, Failure>(COLLECTIVES.job((2, 2), MANY_ITERATIONS, &scratch)?.with(&OPTIONS));
+    let wanted = COLLECTIVES.answer(&job()?.run()?, &scratch)?;
+    let always = ["--mca", "vprotocol_correlated_checkpoint_interval", "0.001"];
+    let outcome = local_storage::plain(job()?, &scratch).with(&always).run()?;
+    COLLECTIVES.must_answer(&outcome, &scratch, &wanted)?;
+    must_be_clean(&outcome)?;
+    let complete = local_storage::events(&scratch)?.matches("checkpoint_completed").count();
+    outcome.must(complete >= MANY, &format!("only {complete} checkpoints"))
 }
 
 /// Held half-way until the set that failed is there again; then the answer is that of an
