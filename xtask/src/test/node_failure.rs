@@ -115,8 +115,10 @@ const BY_THREADS: [(Shape, u64, [&str; 2]); 2] = [
     ((2, 2), 1000, ["--kill-rank-after-checkpoint", "3@1"]),
 ];
 
-/// Guardians that are killed alone, of a remote node and of mpirun's own.
-const GUARDIANS: [(&str, Shape, &str); 2] = [
+/// Guardians that are killed alone, of a remote node and of mpirun's own, and all of a node.
+const GUARDIANS: [(&str, Shape, &str); 4] = [
+    ("a node's only guardian is killed: 2 × 1", (2, 1), "guardian:1"),
+    ("the only guardian of mpirun's node is killed: 3 × 1", (3, 1), "guardian:0"),
     ("a guardian is killed: 2 × 2", (2, 2), "guardian:3"),
     ("a guardian of mpirun's node is killed: 2 × 2", (2, 2), "guardian:1"),
 ];
@@ -381,18 +383,30 @@ pub fn guardians_over(tier: &mut Tier, over: &Over) {
     for (title, shape, guardian) in GUARDIANS {
         tier.check(&format!("live recovery: {title}"), || without_guardian(over, shape, guardian));
     }
-    let title = "live recovery: the loss of a node's only guardian ends the job: 2 × 1";
+    let title = "live recovery: all guardians of a node are killed: 2 × 2";
+    tier.check(title, || without_those_of_a_node(over));
+    let title = "live recovery: the loss of the last guardian ends the job: 1 × 1";
     tier.check(title, || without_the_only_guardian(over));
 }
 
 /// The rank of a guardian that is killed is rolled back, and mpirun takes no notice.
 fn without_guardian(over: &Over, shape: Shape, guardian: &str) -> Result<()> {
+    let killed = ["--checkpoint-at", "0", "--kill-after", guardian, "0"];
+    without(over, shape, &killed, 1)
+}
+
+/// The same of all of a node. What the first one's loss begins may be in vain.
+fn without_those_of_a_node(over: &Over) -> Result<()> {
+    let killed = ["--signal-at-event", "checkpoint_completed@1=KILL/guardian:2+guardian:3"];
+    without(over, (2, 2), &killed, 2)
+}
+
+fn without(over: &Over, shape: Shape, faults: &[&str], most: usize) -> Result<()> {
     let scratch = Scratch::new("recovery")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let job = RING.job_over(over, shape, ITERATIONS, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
-    let job = workloads::protected(job, &checkpoints).with(&["--checkpoint-at", "0"]);
-    let job = job.with(&["--kill-after", guardian, "0"]);
+    let job = workloads::protected(job, &checkpoints).with(faults);
     let job = job.with(&["--mca", "vprotocol_correlated_recover", "1"]);
     let replayed = || {
         let events = workloads::events(&checkpoints);
@@ -401,7 +415,7 @@ fn without_guardian(over: &Over, shape: Shape, guardian: &str) -> Result<()> {
     let outcome = workloads::run_until(&job, &scratch, ITERATIONS / 2, replayed)?;
     RING.must_answer(&outcome, &scratch, &known)?;
     let lost = workloads::events(&checkpoints)?.matches("\"event\":\"guardian_lost\"").count();
-    outcome.must(lost == 1, "another number of guardians was lost")?;
+    outcome.must((1..=most).contains(&lost), "another number of guardians was lost")?;
     must_be_clean(&outcome)
 }
 
@@ -439,14 +453,15 @@ fn soon_over() -> Result<()> {
 fn without_the_only_guardian(over: &Over) -> Result<()> {
     let scratch = Scratch::new("recovery")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
-    let mut job = RING.job_over(over, (2, 1), ENDLESS, &scratch)?;
+    let mut job = RING.job_over(over, (1, 1), ENDLESS, &scratch)?;
     job.seconds = 60;
-    let killed = ["--checkpoint-at", "0", "--kill-after", "guardian:1", "0"];
+    let killed = ["--checkpoint-at", "0", "--kill-after", "guardian:0", "0"];
     let outcome = workloads::protected(job, &checkpoints).with(&killed).run()?;
     outcome.must(outcome.code == 137, "the exit code should be 137")?;
     let said = outcome.said();
-    outcome.must(said.contains("rank 1 with PID"), "it should say which rank")?;
-    let set = "set 1 (ranks 1) is not rolled back: the guardian of rank 1 was killed, and";
+    outcome.must(said.contains("rank 0 with PID"), "it should say which rank")?;
+    let set =
+        "set 0 (ranks 0) is not rolled back: the guardian of rank 0 on node n0 was killed, and";
     outcome.must(said.contains(set), "it should say what is lost")?;
     let (folder, command) = (checkpoints.display(), "to continue from it: rustbtl restart");
     let way_out = format!("{command} {folder}/");

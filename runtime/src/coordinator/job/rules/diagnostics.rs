@@ -31,14 +31,14 @@ impl Job {
         }
     }
 
-    /// The only guardian of a node that mpirun knows was killed.
+    /// The last guardian was killed that mpirun knows.
     pub(crate) fn nobody_takes_it_up(&mut self, id: PeerId) {
         let Some(rank) = self.ranks.get(&id) else { return };
         let expected = self.may_finish || self.recovery.failed;
         if let Some(set) = rank.set.filter(|_| !expected) {
             let reason = format!(
-                "the guardian of rank {id} was killed, and node {} has no other one that its \
-                 daemon has started",
+                "the guardian of rank {id} on node {} was killed, and no other one is left that \
+                 Open MPI has started",
                 rank.node
             );
             self.leave_to_mpirun(set, &reason);

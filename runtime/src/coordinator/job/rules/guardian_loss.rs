@@ -1,11 +1,12 @@
 //! A guardian that was killed alone. Its program has ended with it, and so have those that it had
 //! started for ranks of lost nodes. Their sets are rolled back, and another guardian of the same
-//! node, if there is one, restarts them. Part of [`Job`]: no I/O.
+//! node restarts them. If it was the last one there that the node's daemon has started, nobody
+//! starts programs on that node any more, and its images are unreachable: what happens then is
+//! what happens when the node is lost, but for its daemon, which goes on. Part of [`Job`]: no I/O.
 //!
 //! mpirun is notified by the node's daemon, and waits for an answer: continue without it (`let`),
 //! or do what stock Open MPI does (`stock`): guardians also end by signals because their programs
-//! have, for good. A job does not continue with a node without any guardian that its daemon has
-//! started.
+//! have, for good.
 //!
 //! If the agent of the node has failed, too, others of the node may not be connected yet: mpirun
 //! waits until one is, none is left that could be, or protection is disabled.
@@ -71,10 +72,14 @@ impl Job {
         let beside = |(of, other): (&PeerId, &Rank)| {
             *of != id && other.here && other.host.is_none() && other.node == rank.node
         };
-        if !self.ranks.iter().any(beside) {
+        let elsewhere =
+            |(of, other): (&PeerId, &Rank)| *of != id && other.here && other.host.is_none();
+        let abandoned = !self.ranks.iter().any(beside);
+        if abandoned && !self.ranks.iter().any(elsewhere) {
             self.nobody_takes_it_up(id);
             return false;
         }
+        let node = rank.node.clone();
         let failed = |rank: &Rank| rank.killed || rank.ended.is_some_and(|status| status != 0);
         if self.ranks.values().any(|rank| rank.host == Some(id) && failed(rank)) {
             return false;
@@ -91,7 +96,18 @@ impl Job {
             (rank.here, rank.lost, rank.host) = (false, true, None);
             sets.extend(rank.set);
         }
-        let Err(reason) = self.roll_back(now, &sets) else { return true };
+        if abandoned {
+            // Its agent ends with the last guardian.
+            self.spares.lose(&node);
+            self.images_lost(&node);
+        }
+        let Err(reason) = self.roll_back(now, &sets) else {
+            if abandoned {
+                self.reconsider();
+                self.replenish(now);
+            }
+            return true;
+        };
         let reason = format!("the guardian of rank {id} was killed, and {reason}");
         sets.first().into_iter().for_each(|&set| self.leave_to_mpirun(set, &reason));
         false

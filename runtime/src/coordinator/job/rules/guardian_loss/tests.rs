@@ -37,10 +37,40 @@ fn nobody_is_waited_for_who_has_ended_or_is_undecided_too() {
     let mut world = without_agent();
     world.mpirun("guardian 2");
     world.mpirun("guardian 1");
-    assert_eq!(world.to_mpirun(), ["stock 1", "stock 2"]);
+    assert_eq!(world.to_mpirun(), ["let 1", "let 2"], "there is one on another node");
+}
+
+#[test]
+fn the_last_one_of_a_node_is_replaced_elsewhere_and_its_images_are_not_counted_on() {
     let mut world = World::with_checkpoint();
+    world.mpirun("guardian 1");
+    assert_eq!(world.to_mpirun(), ["let 1"]);
+    assert_eq!(world.events("guardian_lost")[0]["ranks"], json!([1]));
+    assert_eq!(world.events("set_rollback")[0]["ranks"], json!([1]));
+    assert_eq!(world.events("not_recovered").len(), 0);
+}
+
+#[test]
+fn before_images_are_replicated_again_the_next_loss_is_one_too_many() {
+    let mut world = World::with_checkpoint();
+    world.mpirun("guardian 1");
     world.mpirun("guardian 2");
-    assert_eq!(world.to_mpirun(), ["stock 2"], "it was alone on its node");
+    assert_eq!(world.to_mpirun(), ["let 1", "stock 2"]);
+    let reason = world.events("not_recovered")[0]["reason"].to_string();
+    assert!(reason.contains("they were on node b, node c"), "{reason}");
+}
+
+#[test]
+fn the_last_one_of_all_is_not_replaced() {
+    let mut world = World::with_checkpoint();
+    for (rank, node) in [(1, "b"), (2, "c")] {
+        world.job.agent_gone(world.now, node, &[PeerId(rank)]);
+    }
+    world.poll();
+    world.mpirun("guardian 0");
+    assert_eq!(world.to_mpirun(), ["stock 0"]);
+    let reason = world.events("not_recovered")[0]["reason"].to_string();
+    assert!(reason.contains("no other one is left"), "{reason}");
 }
 
 #[test]
