@@ -82,23 +82,48 @@ void mca_osc_correlated_types(void)
         { MPI_2INTEGER, RUSTBTL_TWO_INT },
         { MPI_2REAL, RUSTBTL_TWO_REAL },
         { MPI_2DOUBLE_PRECISION, RUSTBTL_TWO_DOUBLE },
+        /* Without a Fortran compiler, Open MPI has none of these with a size. */
+#ifdef MPI_INTEGER1
         { MPI_INTEGER1, RUSTBTL_I8 },
+#endif
+#ifdef MPI_INTEGER2
         { MPI_INTEGER2, RUSTBTL_I16 },
+#endif
+#ifdef MPI_INTEGER4
         { MPI_INTEGER4, RUSTBTL_I32 },
+#endif
+#ifdef MPI_INTEGER8
         { MPI_INTEGER8, RUSTBTL_I64 },
+#endif
+#ifdef MPI_REAL4
         { MPI_REAL4, RUSTBTL_F32 },
+#endif
+#ifdef MPI_REAL8
         { MPI_REAL8, RUSTBTL_F64 },
+#endif
+#ifdef MPI_COMPLEX8
         { MPI_COMPLEX8, RUSTBTL_C32 },
+#endif
+#ifdef MPI_COMPLEX16
         { MPI_COMPLEX16, RUSTBTL_C64 },
+#endif
         { MPI_C_COMPLEX, RUSTBTL_C32 },
         { MPI_CXX_COMPLEX, RUSTBTL_C32 },
         { MPI_CXX_FLOAT_COMPLEX, RUSTBTL_C32 },
         { MPI_CXX_DOUBLE_COMPLEX, RUSTBTL_C64 },
         { MPI_CXX_LONG_DOUBLE_COMPLEX, RUSTBTL_C_LONG_DOUBLE },
+#ifdef MPI_LOGICAL1
         { MPI_LOGICAL1, RUSTBTL_I8 },
+#endif
+#ifdef MPI_LOGICAL2
         { MPI_LOGICAL2, RUSTBTL_I16 },
+#endif
+#ifdef MPI_LOGICAL4
         { MPI_LOGICAL4, RUSTBTL_LOGICAL },
+#endif
+#ifdef MPI_LOGICAL8
         { MPI_LOGICAL8, RUSTBTL_I64 },
+#endif
     };
     const known_op_t known_ops[] = {
         { MPI_SUM, RUSTBTL_OP_SUM },       { MPI_REPLACE, RUSTBTL_OP_REPLACE },

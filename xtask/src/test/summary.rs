@@ -100,6 +100,15 @@ impl Tier<'_> {
         if self.summary.only.as_ref().is_some_and(|text| !name.contains(text.as_str())) {
             return true;
         }
+        self.run(name, case)
+    }
+
+    /// [`Tier::check`] of what others need, also if it is not named.
+    pub fn prepare(&mut self, name: &str, case: impl FnOnce() -> Result<()>) -> bool {
+        self.run(name, || case().map(|()| (1, String::new())))
+    }
+
+    fn run(&mut self, name: &str, case: impl FnOnce() -> Result<(usize, String)>) -> bool {
         let announced = self.announce(name);
         let start = Instant::now();
         let done = case();
