@@ -100,15 +100,17 @@ pub fn run(tier: &mut Tier) {
     });
     for (title, yields, percent) in [("once", "1", ["50", "110"]), ("never", "0", ["0", "10"])] {
         let title = format!("a call that finds nothing gives the processor away {title}: 2 × 1");
-        for (how, recover) in [("", "1"), (", nothing recorded", "0")] {
+        let unprotected = ["--mca", "vprotocol_correlated_recover", "0"];
+        for (how, options) in [("", &RECORD[..]), (", nothing recorded", &unprotected)] {
             tier.check(&format!("surroundings: {title}{how}"), || {
-                gives_way(yields, percent, &["--mca", "vprotocol_correlated_recover", recover])
+                gives_way(yields, percent, options)
             });
         }
     }
 }
 
-/// Every process of ours listens, of a node, at these addresses only, and ranks at `rank`.
+/// Processes of ours listen at addresses of their node that are `allowed` only, and ranks at
+/// `ranks`: node and address of each listener.
 fn listens_at(
     shape: Shape,
     options: &[&str],
@@ -147,7 +149,7 @@ fn gives_way(yields: &str, percent: [&str; 2], options: &[&str]) -> Result<()> {
     let source = paths::root().join("tests/workloads/yields.c");
     let program = mpi::compile_with(&source, &["-rdynamic"])?.display().to_string();
     let job = TestJob::new(2, 1, &[&program, CALLS, percent[0], percent[1]]);
-    let job = job.with(&["--mca", "mpi_yield_when_idle", yields]).with(&RECORD);
+    let job = job.with(&["--mca", "mpi_yield_when_idle", yields]);
     let outcome = Storage::Nodes.with(job, &scratch)?.with(options).run()?;
     let counted = outcome.stdout.matches(" yields").count();
     outcome.must(outcome.code == 0 && counted == 7, "the processor: too often, or seldom")

@@ -69,16 +69,14 @@ impl Job {
         if rank.lost || rank.host.is_some() {
             return true;
         }
-        let beside = |(of, other): (&PeerId, &Rank)| {
-            *of != id && other.here && other.host.is_none() && other.node == rank.node
-        };
-        let elsewhere =
-            |(of, other): (&PeerId, &Rank)| *of != id && other.here && other.host.is_none();
-        let abandoned = !self.ranks.iter().any(beside);
-        if abandoned && !self.ranks.iter().any(elsewhere) {
+        let is_left =
+            |(of, other): &(&PeerId, &Rank)| **of != id && other.here && other.host.is_none();
+        let mut nodes = self.ranks.iter().filter(is_left).map(|(_, other)| &other.node).peekable();
+        if nodes.peek().is_none() {
             self.nobody_takes_it_up(id);
             return false;
         }
+        let abandoned = nodes.all(|node| *node != rank.node);
         let node = rank.node.clone();
         let failed = |rank: &Rank| rank.killed || rank.ended.is_some_and(|status| status != 0);
         if self.ranks.values().any(|rank| rank.host == Some(id) && failed(rank)) {
