@@ -368,6 +368,12 @@ pub extern "C" fn rustbtl_found_nothing() {
     wait::found_nothing(shared());
 }
 
+/// A call that does not wait has found nothing, and outcomes are not recorded yet.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_note_poll() {
+    shared().enter().host.polls();
+}
+
 /// Value of a performance variable.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_pvar(which: u32) -> u64 {

@@ -440,6 +440,9 @@ extern volatile int32_t rustbtl_recording;
 /* Changes when recording begins, and in a process that was made from a snapshot: what was seen
  * before is not to be reported to the program after that. Read it before rustbtl_nondet_call. */
 extern volatile uint32_t rustbtl_epoch;
+/* Not 0: neighbours write to its windows themselves. Where it asks in vain, rustbtl_note_poll. */
+extern volatile int32_t rustbtl_awaits_poll;
+void rustbtl_note_poll(void);
 /* Poll the transports; how many events were handled. */
 int32_t rustbtl_progress(void);
 /* Nothing to do for a waiting process: call once per fruitless round. */

@@ -71,6 +71,9 @@ static int replay_decision(uint32_t call, uint32_t active, size_t room, int *ind
  * the coordinator, for which frames of others wait. */
 static int found_nothing(void)
 {
+    if (OPAL_UNLIKELY(rustbtl_awaits_poll)) {
+        rustbtl_note_poll();
+    }
     if (OPAL_UNLIKELY(rustbtl_recording)) {
         rustbtl_found_nothing();
     }

@@ -32,9 +32,14 @@ static bool poll_once(int source, int tag, ompi_communicator_t *comm, uint32_t h
         opal_progress();
         seen = rustbtl_probe(in, source, tag, how, found);
     }
-    /* The program will probe again; what it waits for may need this processor. */
-    if (OPAL_UNLIKELY(rustbtl_recording) && RUSTBTL_PROBE_FOUND != seen && 0 != last) {
-        rustbtl_found_nothing();
+    if (RUSTBTL_PROBE_FOUND != seen && 0 != last) {
+        if (OPAL_UNLIKELY(rustbtl_awaits_poll)) {
+            rustbtl_note_poll();
+        }
+        /* The program will probe again; what it waits for may need this processor. */
+        if (OPAL_UNLIKELY(rustbtl_recording)) {
+            rustbtl_found_nothing();
+        }
     }
     return RUSTBTL_PROBE_FOUND == seen;
 }

@@ -1,7 +1,8 @@
 /* A neighbour writes into a rank's window, and the rank sees it by loads alone before it asks for
  * anything: when it has seen it is recorded nowhere. After that the ranks of a pair (0 and 1, 2 and
  * 3, on one node) put into each other's windows between barriers.
- * usage: window_look ITERATIONS [GATE] ; an even number of ranks; PACE_US: hash.h */
+ * ASKS: instead, it asks for messages in vain, from the beginning, while its neighbour writes.
+ * usage: window_look ITERATIONS [GATE [ASKS]] ; an even number of ranks; PACE_US: hash.h */
 #include "hash.h"
 #include "gate.h"
 
@@ -16,7 +17,7 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
     MPI_Comm_size(MPI_COMM_WORLD, &np);
-    int other = me ^ 1;
+    int other = me ^ 1, asks = argc > 3, found;
     MPI_Win_allocate(WORDS * sizeof *base, sizeof *base, MPI_INFO_NULL, MPI_COMM_WORLD, &base,
                      &window);
     volatile uint64_t *mine = base;
@@ -32,7 +33,13 @@ int main(int argc, char **argv)
         MPI_Win_flush(other, window);
         MPI_Barrier(MPI_COMM_WORLD);
         x = mix(x * 3 + mine[DATA + k % 2]);
-        if (0 == k) {
+        if (asks && me % 2) {
+            usleep(500); /* its neighbour has written by then */
+            MPI_Iprobe(MPI_ANY_SOURCE, 7, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE);
+        } else if (asks) {
+            MPI_Put(&x, 1, MPI_UINT64_T, other, SEEN, 1, MPI_UINT64_T, window);
+            MPI_Win_flush(other, window);
+        } else if (0 == k) {
             if (me % 2) {
                 while (!mine[SEEN])
                     ;

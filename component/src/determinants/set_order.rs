@@ -19,6 +19,12 @@ pub static rustbtl_recording: AtomicI32 = AtomicI32::new(0);
 #[allow(non_upper_case_globals, reason = "a name of glue.h")]
 pub static rustbtl_epoch: AtomicU32 = AtomicU32::new(0);
 
+/// For C: 1 while neighbours write to this process' windows themselves, and its program has not
+/// asked for anything in vain yet.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "a name of glue.h")]
+pub static rustbtl_awaits_poll: AtomicI32 = AtomicI32::new(0);
+
 /// The present one. It changes only where the engine is held.
 pub fn epoch() -> u32 {
     rustbtl_epoch.load(Ordering::Acquire)

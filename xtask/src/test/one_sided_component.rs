@@ -42,6 +42,11 @@ pub const THREADS: Program = hash("threads with windows", "window_threads.c", 20
 
 /// A rank sees by loads alone what its neighbour has put.
 pub const LOOK: Program = hash("seen by loads alone", "window_look.c", 400);
+/// Whoever asks for messages while neighbours write directly has asked before the first image.
+pub const ASKS: Program = Program {
+    name: "asks for messages",
+    what: What::Hash { source: "window_look.c", iterations: 400, arguments: &["GATE", "asks"] },
+};
 
 /// What messages tell, by all calls that wait for some or ask for some, and windows.
 pub const WAITS: Program = hash("waits for messages", "window_waits.c", 400);
@@ -113,7 +118,7 @@ const ALL_SETS: &[&str] = &[
     "2@1",
 ];
 
-const CASES: [Case; 26] = [
+const CASES: [Case; 27] = [
     Case { what: "fence", program: &WINDOW, shape: (2, 2), faults: RANK, sets: 1 },
     Case { what: "fence, six ranks", program: &WINDOW, shape: (2, 3), faults: RANK, sets: 1 },
     Case { what: "fence, a node", program: &WINDOW, shape: (3, 1), faults: NODE, sets: 1 },
@@ -138,6 +143,7 @@ const CASES: [Case; 26] = [
     Case { what: "transpose", program: &TRANSPOSE, shape: (2, 2), faults: RANK, sets: 1 },
     Case { what: "waits", program: &WAITS, shape: (2, 2), faults: RANK_ZERO, sets: 1 },
     Case { what: "only waits", program: &WAITS_ONLY, shape: (2, 2), faults: RANK_ZERO, sets: 1 },
+    Case { what: "asks", program: &ASKS, shape: (2, 2), faults: RANK, sets: 1 },
     Case {
         what: "after nonblocking ones",
         program: &AFTER_NONBLOCKING,
@@ -322,7 +328,9 @@ fn dynamic(over: &Over, shape: Shape, faults: &[&str]) -> Result<()> {
 /// such a set cannot be rolled back alone, and all are, with the same answer.
 fn seen_by_loads(over: &Over) -> Result<()> {
     let replayed = |events: &str| local_storage::all_have_replayed(events, 2);
-    let (outcome, events) = survives(over, &LOOK, (2, 2), &when_in_use(&["rank:3"]), replayed)?;
+    let mut options = when_in_use(&["rank:3"]);
+    options.extend(["--env", "RUSTBTL_RECORD=1"].map(String::from));
+    let (outcome, events) = survives(over, &LOOK, (2, 2), &options, replayed)?;
     let all = events.contains("\"event\":\"global_rollback\"");
     outcome.must_by(all, "all should roll back", &events)?;
     let why = events.contains("it polls memory of a window");

@@ -7,6 +7,7 @@
 //! while an image is taken.
 
 use crate::determinants::recorder::RecorderState;
+use crate::determinants::set_order::rustbtl_awaits_poll;
 use crate::engine::driver_state::Driver;
 use crate::engine::host::EngineHost;
 use crate::engine::recording::flush;
@@ -18,6 +19,7 @@ use crate::os::yield_now;
 use crate::sync::checkpoint_signals::mark_not_replayable;
 use crate::transports::set_memory::SetMemory;
 use core::cell::Cell;
+use core::sync::atomic::Ordering;
 use rustbtl_coordination::control::ReplayBlocker;
 use rustbtl_coordination::determinants::{AppliedRun, DirectRun};
 use rustbtl_fragments::host::Host;
@@ -293,13 +295,16 @@ impl EngineHost {
     }
 
     /// The program asks for something and finds nothing, or synchronizes its own window: it may be
-    /// looking at its memory again and again.
+    /// looking at its memory again and again. Also before anything is recorded: what neighbours
+    /// have written directly by then is in the first image.
     pub(crate) fn polls(&mut self) {
-        let Self { windows, transports, .. } = self;
+        let Self { windows, transports, record, .. } = self;
+        rustbtl_awaits_poll.store(0, Ordering::Relaxed);
         if !windows.rma.has_polled()
             && let Some(neighbours) = &windows.neighbours
             && let Some((group, area)) = neighbours.own_area(transports)
             && !windows.rma.polls(&group.lock(yield_now), &area)
+            && record.is_on()
         {
             mark_not_replayable(POLLS, ReplayBlocker::Set);
         }
@@ -415,6 +420,9 @@ impl Driver {
         let is_internal = self.internal_of(window, ranks);
         let EngineHost { windows, transports, .. } = &mut self.host;
         windows.rma.set_internal(window, |rank| is_internal.get(rank.0 as usize) == Some(&true));
+        if windows.neighbours.is_some() && !windows.rma.has_polled() {
+            rustbtl_awaits_poll.store(1, Ordering::Relaxed);
+        }
         if let Some(neighbours) = windows.neighbours.as_ref().filter(|_| !is_first)
             && let Some((group, area)) = neighbours.own_area(transports)
         {

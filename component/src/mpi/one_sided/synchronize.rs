@@ -218,6 +218,8 @@ fn test(window: ContextId) -> Result<Tested, RmaError> {
             let over = poll(driver, &wait);
             if driver.host.record.is_on() {
                 driver.record_outcome(question, over.map(|_| Outcome::Done));
+            } else if over.is_none() {
+                driver.host.polls();
             }
             Some(over.map_or(Tested::Not, Tested::Over))
         }),
