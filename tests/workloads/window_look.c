@@ -1,6 +1,6 @@
 /* A neighbour writes into a rank's window, and the rank sees it by loads alone before it asks for
- * anything: when it has seen it is recorded nowhere. After that the ranks of a pair (0 and 1, 2 and
- * 3, on one node) put into each other's windows between barriers.
+ * anything, after a quarter of all iterations: when it has seen it is recorded nowhere. The ranks
+ * of a pair (0 and 1, 2 and 3, on one node) put into each other's windows between barriers.
  * ASKS: instead, it asks for messages in vain, from the beginning, while its neighbour writes.
  * usage: window_look ITERATIONS [GATE [ASKS]] ; an even number of ranks; PACE_US: hash.h */
 #include "hash.h"
@@ -39,7 +39,7 @@ int main(int argc, char **argv)
         } else if (asks) {
             MPI_Put(&x, 1, MPI_UINT64_T, other, SEEN, 1, MPI_UINT64_T, window);
             MPI_Win_flush(other, window);
-        } else if (0 == k) {
+        } else if (iterations / 4 == k) {
             if (me % 2) {
                 while (!mine[SEEN])
                     ;

@@ -5,8 +5,12 @@ use crate::checkpoint::state::{Checkpoint, Ending};
 use crate::engine::driver_state::Driver;
 use crate::ffi::verbose;
 use crate::files::watched;
+use core::sync::atomic::Ordering;
 use rustbtl_coordination::control::{FromRank, ReplayBlocker};
 use rustbtl_fragments::ids::Incarnation;
+
+const POLLS: &str = "it polls memory of a window that another rank of its set had written to \
+                     directly, and when it has seen that is not recorded";
 
 /// All replays are over, says the coordinator. False: that was said to an earlier incarnation.
 pub(crate) fn note(driver: &mut Driver, incarnation: Incarnation) -> bool {
@@ -21,7 +25,7 @@ pub(crate) fn note(driver: &mut Driver, incarnation: Incarnation) -> bool {
 }
 
 impl Checkpoint {
-    /// What cannot be repeated by one set alone, once each.
+    /// What cannot be repeated by one set alone, once each; races, each time.
     pub(crate) fn report_not_replayable(&mut self) {
         for blocker in [ReplayBlocker::Set, ReplayBlocker::Others, ReplayBlocker::Everybody] {
             let reported = &mut self.reported_not_replayable[blocker as usize];
@@ -30,6 +34,11 @@ impl Checkpoint {
             {
                 self.send(&FromRank::NotReplayable { reason: reason.into(), blocker });
             }
+        }
+        let raced = &Self::signals().has_raced;
+        if raced.load(Ordering::Relaxed) && raced.swap(false, Ordering::Relaxed) {
+            let blocker = ReplayBlocker::SetUntilCheckpoint;
+            self.send(&FromRank::NotReplayable { reason: POLLS.into(), blocker });
         }
     }
 

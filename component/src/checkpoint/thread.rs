@@ -146,6 +146,7 @@ pub fn start(
         // One may have come before this.
         checkpoint_frames: AtomicBool::new(true),
         not_replayable: Default::default(),
+        has_raced: AtomicBool::new(false),
         checkpoints: Default::default(),
     };
     if SIGNALS.set(signals).is_err() {

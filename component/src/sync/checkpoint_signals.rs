@@ -29,6 +29,8 @@ pub(crate) struct CheckpointSignals {
     pub(crate) checkpoint_frames: AtomicBool,
     /// Why nobody could repeat what the program does, if so.
     pub(crate) not_replayable: [OnceLock<&'static str>; 3],
+    /// It has polled memory while others wrote there: what it has seen is not recorded.
+    pub(crate) has_raced: AtomicBool,
     /// Checkpoints that the log has asked for, and checkpoints of the own set that are complete.
     pub(crate) checkpoints: [AtomicU32; 2],
 }
@@ -51,6 +53,15 @@ pub fn mark_not_replayable(reason: &'static str, blocker: ReplayBlocker) {
         && known.get().is_none()
         && known.set(reason).is_ok()
     {
+        signals.wake.ring();
+    }
+}
+
+/// What the program has just done cannot be repeated; what it does from the set's next checkpoint
+/// on can.
+pub fn mark_race() {
+    if let Some(signals) = SIGNALS.get() {
+        signals.has_raced.store(true, Ordering::Relaxed);
         signals.wake.ring();
     }
 }

@@ -231,6 +231,11 @@ impl CheckpointScheduler {
         self.checkpoints.len()
     }
 
+    /// Number of the one that is ordered next.
+    pub fn next_checkpoint(&self) -> u64 {
+        self.next_checkpoint
+    }
+
     /// The youngest complete global checkpoint.
     pub fn last_global(&self) -> Option<u64> {
         self.globals().next_back()

@@ -60,6 +60,8 @@ pub enum ReplayBlocker {
     Others,
     /// Nor a global one: it is not in images.
     Everybody,
+    /// This set, alone, until its next checkpoint: what is not recorded is over by then.
+    SetUntilCheckpoint,
 }
 
 impl Field for ReplayBlocker {
@@ -68,6 +70,7 @@ impl Field for ReplayBlocker {
             Self::Set => 1,
             Self::Others => 2,
             Self::Everybody => 3,
+            Self::SetUntilCheckpoint => 4,
         });
     }
 
@@ -76,6 +79,7 @@ impl Field for ReplayBlocker {
             1 => Ok(Self::Set),
             2 => Ok(Self::Others),
             3 => Ok(Self::Everybody),
+            4 => Ok(Self::SetUntilCheckpoint),
             _ => Err(ControlError::Damaged),
         }
     }

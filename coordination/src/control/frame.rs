@@ -4,7 +4,7 @@ use core::fmt;
 use rustbtl_fragments::little_endian::LittleEndian;
 
 /// Version of all messages of this module. Part 3 has 1.
-pub const VERSION: u8 = 11;
+pub const VERSION: u8 = 12;
 /// Bytes in front of the fields.
 pub const HEADER_BYTES: usize = 8;
 /// Most bytes after the header.

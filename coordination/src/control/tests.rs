@@ -27,10 +27,10 @@ fn invariant_1_the_format_does_not_change_by_accident() {
     let table = [
         (
             hello().encode(),
-            "210000000b010100 030000000800000067120000020005000000302e312e30\
+            "210000000c010100 030000000800000067120000020005000000302e312e30\
              0200000002000000cafe",
         ),
-        (FromRank::Ready {}.encode(), "000000000b010200 "),
+        (FromRank::Ready {}.encode(), "000000000c010200 "),
         (
             FromRank::Frozen {
                 checkpoint: CheckpointId(7),
@@ -40,26 +40,26 @@ fn invariant_1_the_format_does_not_change_by_accident() {
                 pause_ns: 6,
             }
             .encode(),
-            "220000000b010400 0700000000000000010201000001000000090500000000000000\
+            "220000000c010400 0700000000000000010201000001000000090500000000000000\
              0600000000000000",
         ),
         (
             FromRank::ReplayPending { checkpoint: CheckpointId(7) }.encode(),
-            "080000000b011f00 0700000000000000",
+            "080000000c011f00 0700000000000000",
         ),
         (
             FromRank::LogNearlyFull { set: SetId(2), bytes: 258 }.encode(),
-            "0c0000000b010b00 020000000201000000000000",
+            "0c0000000c010b00 020000000201000000000000",
         ),
         (
             FromRank::Waited { sample: 3, waited_ns: 258, messages: 259 }.encode(),
-            "140000000b012f00 0300000002010000000000000301000000000000",
+            "140000000c012f00 0300000002010000000000000301000000000000",
         ),
-        (ToRank::ReportWaiting { sample: 3 }.encode(), "040000000b022e00 03000000"),
-        (FromRank::ReplayReported { number: 258 }.encode(), "080000000b013000 0201000000000000"),
+        (ToRank::ReportWaiting { sample: 3 }.encode(), "040000000c022e00 03000000"),
+        (FromRank::ReplayReported { number: 258 }.encode(), "080000000c013000 0201000000000000"),
         (
             ToRank::ReportReplay { number: 258, replay: true }.encode(),
-            "090000000b023000 020100000000000001",
+            "090000000c023000 020100000000000001",
         ),
         (
             ToRank::Begin {
@@ -69,11 +69,11 @@ fn invariant_1_the_format_does_not_change_by_accident() {
                 then_exit: true,
             }
             .encode(),
-            "160000000b020300 07000000000000000202000000020000000300000001",
+            "160000000c020300 07000000000000000202000000020000000300000001",
         ),
         (
             ToRank::Welcome { job: "j".into(), restarted_from: Some(CheckpointId(1)) }.encode(),
-            "0e0000000b020100 010000006a010100000000000000",
+            "0e0000000c020100 010000006a010100000000000000",
         ),
         (
             FromNode::Rank {
@@ -81,17 +81,17 @@ fn invariant_1_the_format_does_not_change_by_accident() {
                 message: FromRank::OutgoingStopped { checkpoint: CheckpointId(2) },
             }
             .encode(),
-            "0d0000000b030300 01000000030200000000000000",
+            "0d0000000c030300 01000000030200000000000000",
         ),
         (
             ToNode::Rank { rank: PeerId(1), message: ToRank::MayFinish {} }.encode(),
-            "050000000b040100 0100000009",
+            "050000000c040100 0100000009",
         ),
         (
             Request::Checkpoint { all: true, wait: false, then_exit: true }.encode(),
-            "030000000b050200 010001",
+            "030000000c050200 010001",
         ),
-        (Reply::Refused { reason: "no".into() }.encode(), "060000000b060400 020000006e6f"),
+        (Reply::Refused { reason: "no".into() }.encode(), "060000000c060400 020000006e6f"),
     ];
     for (frame, expected) in table {
         assert_eq!(hex(&frame.unwrap()), expected);
@@ -112,12 +112,12 @@ fn invariant_1_the_format_of_the_collective_clock_does_not_change_by_accident() 
     let table = [
         (
             FromClock::Counters { checkpoint, counters: vec![counter] }.encode(),
-            "340000000b0b0100 0700000000000000010000000200000005000000ddccbbaa00000000\
+            "340000000c0b0100 0700000000000000010000000200000005000000ddccbbaa00000000\
              030100000000000001000000000000000300000002000000",
         ),
         (
             FromClock::Raised { checkpoint, clock: 2, sequence: 258 }.encode(),
-            "140000000b0b0200 0700000000000000020000000201000000000000",
+            "140000000c0b0200 0700000000000000020000000201000000000000",
         ),
         (
             FromClock::State {
@@ -128,16 +128,16 @@ fn invariant_1_the_format_of_the_collective_clock_does_not_change_by_accident() 
                 waits_for: vec![PeerId(1), PeerId(258)],
             }
             .encode(),
-            "1d0000000b0b0300 0700000000000000030000000104000000020000000100000002010000",
+            "1d0000000c0b0300 0700000000000000030000000104000000020000000100000002010000",
         ),
-        (ToClock::Drain { checkpoint }.encode(), "080000000b0c0100 0700000000000000"),
+        (ToClock::Drain { checkpoint }.encode(), "080000000c0c0100 0700000000000000"),
         (
             ToClock::Raise { checkpoint, targets }.encode(),
-            "180000000b0c0200 070000000000000001000000020000000201000000000000",
+            "180000000c0c0200 070000000000000001000000020000000201000000000000",
         ),
         (
             ToClock::Lift { checkpoint, stop: 4 }.encode(),
-            "0c0000000b0c0300 070000000000000004000000",
+            "0c0000000c0c0300 070000000000000004000000",
         ),
     ];
     for (frame, expected) in table {
@@ -153,20 +153,20 @@ fn invariant_1_the_format_of_the_drain_of_verbs_does_not_change_by_accident() {
     let table = [
         (
             FromRank::VerbsPart { checkpoint, step, part: vec![0xAA, 0xBB] }.encode(),
-            "120000000b013400 07000000000000000100008002000000aabb",
+            "120000000c013400 07000000000000000100008002000000aabb",
         ),
         (
             FromRank::VerbsName { name: name.clone(), generation: 258, value: vec![8] }.encode(),
-            "130000000b013500 020000000506020100000000000001\
+            "130000000c013500 020000000506020100000000000001\
              00000008",
         ),
         (
             FromRank::FindVerbsName { number: 3, name, generation: 258 }.encode(),
-            "120000000b013600 030000000200000005060201000000000000",
+            "120000000c013600 030000000200000005060201000000000000",
         ),
         (
             ToRank::VerbsParts { checkpoint, step, parts, is_last: true }.encode(),
-            "220000000b023400 0700000000000000010000800200000001000000010000000902010000\
+            "220000000c023400 0700000000000000010000800200000001000000010000000902010000\
              0000000001",
         ),
         (
@@ -174,11 +174,11 @@ fn invariant_1_the_format_of_the_drain_of_verbs_does_not_change_by_accident() {
                 message: ToRank::VerbsParts { checkpoint, step, parts: vec![], is_last: false },
             }
             .encode(),
-            "120000000b043400 340700000000000000010000800000000000",
+            "120000000c043400 340700000000000000010000800000000000",
         ),
         (
             ToRank::VerbsNameFound { number: 3, value: vec![8, 9] }.encode(),
-            "0a0000000b023500 03000000020000000809",
+            "0a0000000c023500 03000000020000000809",
         ),
     ];
     for (frame, expected) in table {

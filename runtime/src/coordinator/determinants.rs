@@ -141,8 +141,6 @@ pub struct Determinants {
     asked: BTreeMap<SetId, (Incarnation, u64)>,
     /// The job was notified of an orphan.
     has_orphan: bool,
-    /// Sets that cannot be rolled back alone: they do not record.
-    not_replayable: BTreeSet<SetId>,
     /// Everything is persisted for a failover.
     does_persist: bool,
     /// This coordinator has been started by a failover.
@@ -271,15 +269,6 @@ impl Determinants {
                 let (clock, incarnation, recorded) = (*clock, *incarnation, *recorded);
                 let snapshot = SnapshotClock { clock, incarnation, recorded };
                 self.clocks.entry(*checkpoint).or_default().insert(rank, snapshot);
-                true
-            }
-            FromRank::NotReplayable { reason, .. } => {
-                if let Some(RankProgress { set, .. }) = self.ranks.get(&rank).copied()
-                    && self.not_replayable.insert(set)
-                {
-                    let (set, reason) = (set.0, reason.as_str());
-                    self.log(json!({"event": "not_replayable", "set": set, "reason": reason}));
-                }
                 true
             }
             _ => false,
@@ -491,17 +480,15 @@ impl Determinants {
         incarnation: Incarnation,
         members: &[PeerId],
     ) -> Vec<(PeerId, ToRank)> {
-        // A set that cannot replay is rolled back only where nobody has received anything of it (it
-        // is the whole job). It executes freely: only a part of its events is recorded, and that
-        // would not fit.
-        let repeats = self.sets.get(&set).filter(|_| !self.not_replayable.contains(&set));
-        let past: Vec<(PeerId, Numbered)> = repeats.map_or(Vec::new(), |of| {
+        let past: Vec<(PeerId, Numbered)> = self.sets.get(&set).map_or(Vec::new(), |of| {
             of.order.history().map(|record| (record.rank, record.numbered.clone())).collect()
         });
         self.begin(set, incarnation, members, past)
     }
 
-    /// The same for a global rollback: nobody has received anything of it, and nothing is replayed.
+    /// The same where nobody has received anything of it, and nothing is replayed: in a global
+    /// rollback, or of a set that is the whole job and cannot replay. That executes freely: only a
+    /// part of its events is recorded, and that would not fit.
     pub fn begin_without_replay(
         &mut self,
         set: SetId,

@@ -58,7 +58,7 @@ pub enum Moment {
 }
 
 /// Events at which something may break.
-const EVENTS: [&str; 23] = [
+const EVENTS: [&str; 24] = [
     "agent_gone",
     "network_cut",
     "network_restored",
@@ -79,6 +79,7 @@ const EVENTS: [&str; 23] = [
     "failover_started",
     "failover_completed",
     "not_replayable",
+    "replayable_again",
     "logging_suspended",
     "logging_resumed",
     "spare",

@@ -9,7 +9,7 @@ use super::node_failure::must_be_clean;
 use super::schedule::{Load, Task};
 use super::scratch::Scratch;
 use super::summary::Tier;
-use super::workloads::{self, Program, Shape, WINDOW, What};
+use super::workloads::{self, GATE_OPEN, Program, Shape, WINDOW, What};
 use crate::error::Result;
 
 /// Is the component in what is built? `--only one_sided_` runs the programs alone, `--only "own
@@ -42,7 +42,7 @@ pub const THREADS: Program = hash("threads with windows", "window_threads.c", 20
 
 /// A rank sees by loads alone what its neighbour has put.
 pub const LOOK: Program = hash("seen by loads alone", "window_look.c", 400);
-/// Whoever asks for messages while neighbours write directly has asked before the first image.
+/// Asks for messages while neighbours write directly.
 pub const ASKS: Program = Program {
     name: "asks for messages",
     what: What::Hash { source: "window_look.c", iterations: 400, arguments: &["GATE", "asks"] },
@@ -73,6 +73,9 @@ pub const AFTER_NONBLOCKING: Program = Program {
 const fn hash(name: &'static str, source: &'static str, iterations: u64) -> Program {
     Program { name, what: What::Hash { source, iterations, arguments: &["GATE"] } }
 }
+
+/// Do the events say so?
+type Happened<'a> = dyn Fn(&str) -> bool + Sync + 'a;
 
 /// What happens to whom.
 struct Case {
@@ -118,7 +121,7 @@ const ALL_SETS: &[&str] = &[
     "2@1",
 ];
 
-const CASES: [Case; 27] = [
+const CASES: [Case; 26] = [
     Case { what: "fence", program: &WINDOW, shape: (2, 2), faults: RANK, sets: 1 },
     Case { what: "fence, six ranks", program: &WINDOW, shape: (2, 3), faults: RANK, sets: 1 },
     Case { what: "fence, a node", program: &WINDOW, shape: (3, 1), faults: NODE, sets: 1 },
@@ -143,7 +146,6 @@ const CASES: [Case; 27] = [
     Case { what: "transpose", program: &TRANSPOSE, shape: (2, 2), faults: RANK, sets: 1 },
     Case { what: "waits", program: &WAITS, shape: (2, 2), faults: RANK_ZERO, sets: 1 },
     Case { what: "only waits", program: &WAITS_ONLY, shape: (2, 2), faults: RANK_ZERO, sets: 1 },
-    Case { what: "asks", program: &ASKS, shape: (2, 2), faults: RANK, sets: 1 },
     Case {
         what: "after nonblocking ones",
         program: &AFTER_NONBLOCKING,
@@ -262,6 +264,7 @@ fn rollback(tier: &mut Tier, over: &Over, every_case: bool) {
         tier.check(title, || dynamic(over, (4, 1), TWO_NODES));
     }
     tier.check("own one-sided: rollback: seen by loads alone: 2 × 2", || seen_by_loads(over));
+    tier.check("own one-sided: rollback: has asked before: 2 × 2", || has_asked_before(over));
     tier.check("own one-sided: rollback: shared memory of two sets: 1 × 2", || over_sets(over));
 }
 
@@ -280,20 +283,36 @@ fn survives(
     options: &[impl AsRef<str>],
     replayed: impl Fn(&str) -> bool + Sync,
 ) -> Result<(Outcome, String)> {
+    let half = program.iterations() / 2;
+    survives_in_steps(over, program, shape, options, half, &[(&replayed, GATE_OPEN)])
+}
+
+/// The same, where its gate is at `first` to begin with, and opens so far each time that the events
+/// say that something has happened. When the last of it has, the sets are there again.
+fn survives_in_steps(
+    over: &Over,
+    program: &Program,
+    shape: Shape,
+    options: &[impl AsRef<str>],
+    first: u64,
+    steps: &[(&Happened<'_>, u64)],
+) -> Result<(Outcome, String)> {
     let scratch = Scratch::new("one-sided")?;
-    let What::Hash { iterations, .. } = program.what else { unreachable!("all have a hash") };
+    let iterations = program.iterations();
     let undisturbed = program.job_over(over, shape, iterations, &scratch)?.run()?;
     let answer = program.answer(&undisturbed, &scratch)?;
     let options: Vec<&str> = options.iter().map(AsRef::as_ref).collect();
     let job: TestJob = program.job_over(over, shape, iterations, &scratch)?.with(&options);
     let job = local_storage::plain(job, &scratch).with(&["--env", PACE]);
-    let outcome = workloads::run_until(&job, &scratch, iterations / 2, || {
-        replayed(&local_storage::events(&scratch).unwrap_or_default())
-    })?;
+    let events = || local_storage::events(&scratch).unwrap_or_default();
+    let polled: Vec<_> = steps.iter().map(|&(what, to)| (move || what(&events()), to)).collect();
+    workloads::open_gate(&scratch, first)?;
+    let outcome = workloads::in_steps(&job, &scratch, &polled)?;
     program.must_answer(&outcome, &scratch, &answer)?;
     must_be_clean(&outcome)?;
     let events = local_storage::events(&scratch)?;
-    outcome.must_by(replayed(&events), "not every set that was hit was rolled back", &events)?;
+    let replayed = steps.last().is_none_or(|(replayed, _)| replayed(&events));
+    outcome.must_by(replayed, "not every set that was hit was rolled back", &events)?;
     Ok((outcome, events))
 }
 
@@ -324,17 +343,32 @@ fn dynamic(over: &Over, shape: Shape, faults: &[&str]) -> Result<()> {
     survives(over, &REGIONS, shape, faults, replayed).map(drop)
 }
 
-/// What a neighbour has written directly was seen before the first call that asks: it is noted that
-/// such a set cannot be rolled back alone, and all are, with the same answer.
+/// What a neighbour has written directly was seen after the last checkpoint and before the first
+/// call that asks: it is noted that such a set cannot be rolled back alone, and all are, with the
+/// same answer.
 fn seen_by_loads(over: &Over) -> Result<()> {
+    const SEEN_AT: u64 = LOOK.iterations() / 4;
+    let checkpoint = |events: &str| events.contains("\"checkpoint_completed\"");
     let replayed = |events: &str| local_storage::all_have_replayed(events, 2);
-    let mut options = when_in_use(&["rank:3"]);
-    options.extend(["--env", "RUSTBTL_RECORD=1"].map(String::from));
-    let (outcome, events) = survives(over, &LOOK, (2, 2), &options, replayed)?;
+    let options = ["--kill-at-event", "not_replayable@1=rank:3"];
+    let steps: [(&Happened<'_>, u64); 2] = [(&checkpoint, 2 * SEEN_AT), (&replayed, GATE_OPEN)];
+    let (outcome, events) = survives_in_steps(over, &LOOK, (2, 2), &options, SEEN_AT, &steps)?;
     let all = events.contains("\"event\":\"global_rollback\"");
     outcome.must_by(all, "all should roll back", &events)?;
     let why = events.contains("it polls memory of a window");
     outcome.must_by(why, "it should say why", &events)
+}
+
+/// The same may have happened, before the checkpoint to which its set is rolled back: alone.
+fn has_asked_before(over: &Over) -> Result<()> {
+    let replayed = |events: &str| local_storage::all_have_replayed(events, 1);
+    let options = [&OFTEN[..], &["--kill-rank-after-checkpoint", "3@2"]].concat();
+    let (outcome, events) = survives(over, &ASKS, (2, 2), &options, replayed)?;
+    let all = events.contains("\"event\":\"global_rollback\"");
+    outcome.must_by(!all, "the others should go on", &events)?;
+    let marks = |event: &str| events.matches(&format!("\"event\":\"{event}\"")).count();
+    let ended = marks("not_replayable") <= marks("replayable_again");
+    outcome.must_by(ended, "what is over should be said to be", &events)
 }
 
 /// All are rolled back, with the same answer: a process has one tick, whatever thread it is that

@@ -34,7 +34,7 @@ impl Storage {
 }
 
 /// Events that say who has failed, what was rolled back, and why.
-const FAILURES: [&str; 15] = [
+const FAILURES: [&str; 16] = [
     "checkpoint_completed",
     "checkpoint_aborted",
     "logging_suspended",
@@ -44,6 +44,7 @@ const FAILURES: [&str; 15] = [
     "agent_gone",
     "node_lost",
     "not_replayable",
+    "replayable_again",
     "not_recovered",
     "set_rollback",
     "global_rollback",

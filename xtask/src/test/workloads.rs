@@ -156,6 +156,14 @@ pub const HPCC: Program = Program { name: "HPCC", what: What::Hpcc };
 pub const QR: Program = Program { name: "ScaLAPACK, QR", what: What::Scalapack("xdqr") };
 
 impl Program {
+    /// How many it goes through, of a program that has a hash.
+    pub const fn iterations(&self) -> u64 {
+        match self.what {
+            What::Hash { iterations, .. } => iterations,
+            _ => panic!("it has none"),
+        }
+    }
+
     /// The job of this program with this number of iterations.
     pub fn job(&self, shape: Shape, iterations: u64, scratch: &Scratch) -> Result<TestJob> {
         self.job_over(&Over::Component, shape, iterations, scratch)

@@ -16,7 +16,7 @@ use crate::engine::windows::mapped::{LastMapped, MappedMemory, Offer};
 use crate::engine::windows::memory::{MappedHere, PeerMemory};
 use crate::ffi::table::Glue;
 use crate::os::yield_now;
-use crate::sync::checkpoint_signals::mark_not_replayable;
+use crate::sync::checkpoint_signals::{mark_not_replayable, mark_race};
 use crate::transports::set_memory::SetMemory;
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
@@ -30,8 +30,6 @@ use rustbtl_rma::ids::Tick;
 use rustbtl_rma::machine::{FenceAssert, Neighbourhood, Rma, Wait};
 use rustbtl_rma::record::Applied;
 
-const POLLS: &str = "it polls memory of a window that another rank of its set had written to \
-                     directly, and when it has seen that is not recorded";
 const SAW_A_STORE: &str = "it has got from a window what another rank of its set had stored there, \
                            without any call in between: when is not recorded";
 
@@ -306,7 +304,7 @@ impl EngineHost {
             && !windows.rma.polls(&group.lock(yield_now), &area)
             && record.is_on()
         {
-            mark_not_replayable(POLLS, ReplayBlocker::Set);
+            mark_race();
         }
     }
 
@@ -317,7 +315,7 @@ impl EngineHost {
             mark_not_replayable(SAW_A_STORE, ReplayBlocker::Set);
         }
         if self.windows.rma.take_wrote_late() {
-            mark_not_replayable(POLLS, ReplayBlocker::Set);
+            mark_race();
         }
     }
 

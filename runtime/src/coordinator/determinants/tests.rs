@@ -6,7 +6,6 @@ pub(crate) mod images;
 pub(crate) mod piggybacked;
 
 use crate::coordinator::determinants::*;
-use rustbtl_coordination::control::ReplayBlocker;
 use rustbtl_coordination::determinants::{
     AppliedRun, CallKind, Determinant, DeterminantBatch, DirectRun, NondetCall, Outcome,
 };
@@ -210,7 +209,6 @@ fn a_set_in_rollback_gets_a_prefix_of_its_order_and_waits_until_that_is_replicat
     all.handle(10, &recorded(1, FIRST, 0, &[3]));
     all.take_out();
     let next = Incarnation(1);
-    assert!(!all.not_replayable.contains(&SET));
     let messages = all.replay(SET, next, &[PeerId(0), PeerId(1)]);
     let sent = |at: usize| match &messages[at] {
         (rank, ToRank::Replay { incarnation, at: 2, bytes }) if *incarnation == next => {
@@ -249,35 +247,6 @@ fn what_is_too_long_for_a_message_is_sent_in_pieces() {
         numbers.extend(read.iter().map(|numbered| numbered.number));
     }
     assert!(messages.len() > 2 && numbers == places);
-}
-
-#[test]
-fn a_set_that_cannot_count_together_cannot_be_rolled_back_alone() {
-    let mut all = job(&[10]);
-    let message =
-        FromRank::NotReplayable { reason: "no shared memory".into(), blocker: ReplayBlocker::Set };
-    assert!(all.handle(10, &FromNode::Rank { rank: PeerId(2), message }));
-    assert!(!all.not_replayable.contains(&SET) && all.not_replayable.contains(&SetId(2)));
-}
-
-#[test]
-fn a_job_that_cannot_replay_and_is_rolled_back_as_a_whole_is_sent_no_determinants() {
-    let mut all = job(&[10, 11]);
-    all.handle(10, &recorded(0, FIRST, 0, &[0, 1]));
-    let message = FromRank::NotReplayable {
-        reason: "one-sided communication".into(),
-        blocker: ReplayBlocker::Set,
-    };
-    all.handle(10, &FromNode::Rank { rank: PeerId(0), message });
-    let messages = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
-    let nothing = |message: &ToRank| match message {
-        ToRank::Replay { at: 0, bytes, .. } => bytes.is_empty(),
-        _ => false,
-    };
-    assert!(
-        messages.len() == 2 && messages.iter().all(|(_, message)| nothing(message)),
-        "{messages:?}"
-    );
 }
 
 #[test]

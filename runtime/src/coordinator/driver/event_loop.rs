@@ -297,11 +297,6 @@ impl Coordinator {
                         if let FromNode::Rank { rank, message: FromRank::Hello { .. } } = &message {
                             self.direct.forget(*rank);
                         }
-                        if let FromNode::Rank { rank, message } = &message
-                            && let FromRank::NotReplayable { reason, blocker } = message
-                        {
-                            self.job.mark_not_replayable(now, *rank, reason, *blocker);
-                        }
                         if !self.determinants.handle(id, &message) {
                             self.job.handle(now, &node, message);
                         }
@@ -420,8 +415,8 @@ impl Coordinator {
                 self.persist();
             }
             match effect {
-                Effect::Replay { set, incarnation, members, global } => {
-                    let messages = if global {
+                Effect::Replay { set, incarnation, members, freely } => {
+                    let messages = if freely {
                         self.determinants.begin_without_replay(set, incarnation, &members)
                     } else {
                         self.determinants.replay(set, incarnation, &members)

@@ -66,8 +66,8 @@ pub enum Effect {
         incarnation: Incarnation,
         /// Its ranks.
         members: Vec<PeerId>,
-        /// A global rollback: they replay nothing.
-        global: bool,
+        /// Nobody has received anything of it: they replay nothing.
+        freely: bool,
     },
     /// Ask others what they have received of a failed set, then call [`Job::fenced`].
     Fence {
@@ -390,6 +390,9 @@ impl Job {
                 self.start_scheduler(now);
                 self.rank_ready(now, id);
                 self.repeat_replay_question(id);
+            }
+            FromRank::NotReplayable { reason, blocker } => {
+                self.mark_not_replayable(now, id, &reason, blocker);
             }
             FromRank::CollectivesBypass {} => drop(self.drain.bypassing.insert(id)),
             FromRank::Clock { message } => {

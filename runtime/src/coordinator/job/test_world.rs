@@ -142,8 +142,8 @@ impl World {
                 Effect::Fence { set, ran_in, before, asked } => {
                     self.determinants.fence(*set, *ran_in, *before, asked.clone());
                 }
-                Effect::Replay { set, incarnation, members, global } => {
-                    let messages = if *global {
+                Effect::Replay { set, incarnation, members, freely } => {
+                    let messages = if *freely {
                         self.determinants.begin_without_replay(*set, *incarnation, members)
                     } else {
                         self.determinants.replay(*set, *incarnation, members)

@@ -204,6 +204,9 @@ impl Job {
             self.send(rank, ToRank::CheckpointComplete { checkpoint, set, oldest });
         }
         let sets: Vec<SetId> = sets.into_iter().collect();
+        for &set in &sets {
+            self.end_marks(set, checkpoint);
+        }
         self.prune();
         self.check_replication();
         for request in self.requests.ended(global, &sets, false) {

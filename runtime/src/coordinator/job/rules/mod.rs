@@ -15,6 +15,7 @@ pub(crate) mod output_relay;
 pub(crate) mod placement;
 pub(crate) mod rank_ends;
 pub(crate) mod recovery_notice;
+pub(crate) mod replay_marks;
 pub(crate) mod replays_end;
 pub(crate) mod replication;
 pub(crate) mod rollback;

@@ -31,7 +31,7 @@ use crate::coordinator::job::tables::mpirun_orders::MpirunOrder;
 use crate::coordinator::job::tables::rollback::{Phase, Rollback, RollbackRefusal};
 use crate::store;
 use rustbtl_coordination::checkpoints::{CheckpointScheduler, Input};
-use rustbtl_coordination::control::{CheckpointId, RankEndpoint, ReplayBlocker, ToNode, ToRank};
+use rustbtl_coordination::control::{CheckpointId, RankEndpoint, ToNode, ToRank};
 use rustbtl_coordination::quiescence::{CheckpointAnswer, CheckpointRefusal};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::json;
@@ -204,7 +204,7 @@ impl Job {
                  would have cost more than vprotocol_correlated_overhead_max or log_budget allow"
             ));
         }
-        let own = self.recovery.not_replayable.get(&set).map(|reason| (set, reason));
+        let own = self.recovery.not_replayable.get(&set).map(|mark| (set, &mark.reason));
         let (of, reason) = own.or_else(|| {
             self.recovery.set_rollback_blocked.as_ref().map(|(of, reason)| (*of, reason))
         })?;
@@ -335,37 +335,8 @@ impl Job {
         self.effects.push_back(Effect::Send(rank, order));
     }
 
-    /// The set of this rank cannot replay: it records nothing, or not all.
-    pub fn mark_not_replayable(
-        &mut self,
-        now: u64,
-        id: PeerId,
-        reason: &str,
-        blocker: ReplayBlocker,
-    ) {
-        let Some(set) = self.ranks.get(&id).and_then(|rank| rank.set) else { return };
-        match blocker {
-            ReplayBlocker::Set => {}
-            ReplayBlocker::Others => {
-                self.recovery.set_rollback_blocked.get_or_insert_with(|| (set, reason.to_owned()));
-            }
-            ReplayBlocker::Everybody => {
-                self.recovery.rollback_blocked.get_or_insert_with(|| reason.to_owned());
-            }
-        }
-        let before = self.recovery.not_replayable.insert(set, reason.to_owned());
-        // Its earlier incarnation did the same, and failed before it was reported.
-        let alone = self.recovery.rollbacks.get(&set).is_some_and(|rollback| !rollback.global);
-        if before.is_none() && alone && !self.is_whole_job(set) {
-            let reason = format!("set {set} was rolled back alone, and could not: {reason}");
-            if let Err(reason) = self.roll_back_all(now, &reason, None) {
-                self.fail(reason);
-            }
-        }
-    }
-
     /// Are there no ranks but those of this set?
-    fn is_whole_job(&self, set: SetId) -> bool {
+    pub(crate) fn is_whole_job(&self, set: SetId) -> bool {
         self.members(&[set]).len() == self.ranks.len()
     }
 
@@ -453,8 +424,9 @@ impl Job {
             let members = self.members(&[set]);
             if let Some(rollback) = self.recovery.rollbacks.get_mut(&set) {
                 (rollback.phase, rollback.done) = (Phase::Connecting, BTreeSet::new());
-                let (incarnation, global) = (rollback.incarnation, rollback.global);
-                self.effects.push_back(Effect::Replay { set, incarnation, members, global });
+                let incarnation = rollback.incarnation;
+                let freely = rollback.global || self.recovery.not_replayable.contains_key(&set);
+                self.effects.push_back(Effect::Replay { set, incarnation, members, freely });
             }
         }
         self.announce(&restarted, |_| true);

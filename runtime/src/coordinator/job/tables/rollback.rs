@@ -88,6 +88,15 @@ impl Rollback {
     }
 }
 
+/// A set that cannot replay.
+#[derive(Clone, Debug)]
+pub(crate) struct NotReplayable {
+    /// Why.
+    pub(crate) reason: String,
+    /// It can, as soon as this checkpoint, or a later one, of it is complete; `None`: never.
+    pub(crate) until: Option<CheckpointId>,
+}
+
 /// All rollbacks of the job.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recovery {
@@ -98,8 +107,8 @@ pub(crate) struct Recovery {
     pub(crate) global_rollbacks: (CheckpointId, u32),
     /// The newest incarnation of a set that was ordered, whether it ever ran.
     pub(crate) newest_incarnations: BTreeMap<SetId, Incarnation>,
-    /// Sets that cannot replay, and why.
-    pub(crate) not_replayable: BTreeMap<SetId, String>,
+    /// Sets that cannot replay.
+    pub(crate) not_replayable: BTreeMap<SetId, NotReplayable>,
     /// Guardians that mpirun has reported as ended, and about which nothing is decided yet.
     pub(crate) undecided: BTreeSet<PeerId>,
     /// Sets whose replay has diverged from what they did before, and how: they are not replayed any

@@ -3,7 +3,7 @@
 
 use crate::coordinator::job::rules::rollback::*;
 use crate::coordinator::job::test_world::{NODES, World};
-use rustbtl_coordination::control::{FromNode, FromRank};
+use rustbtl_coordination::control::{FromNode, FromRank, ReplayBlocker};
 use rustbtl_coordination::determinants::{
     CallKind, Determinant, NondetCall, Numbered, Outcome, Piggybacked, PiggybackedEntry, rank_batch,
 };
