@@ -3,46 +3,13 @@
  * has every bit of every result: the order in which sums are folded is part of it. Sizes go from
  * nothing to several hundred kilobytes.
  * usage: collectives ITERATIONS [GATE]; PACE_US: hash.h */
-#include "hash.h"
+#include "folds.h"
 #include "gate.h"
-
-#include <string.h>
 
 enum { WORDS = 1 << 15 };
 
 static double from[WORDS], into[WORDS];
 static uint64_t hash;
-
-/* Of different magnitude, so that sums depend on the order. */
-static double number(uint64_t seed)
-{
-    uint64_t bits = mix(seed);
-    return (double) (int64_t) bits / (double) (1ull << (bits % 61));
-}
-
-static void eat(const void *data, size_t bytes)
-{
-    const unsigned char *at = data;
-    uint64_t word = 0;
-    for (size_t i = 0; i < bytes; i += sizeof word) {
-        memcpy(&word, at + i, sizeof word);
-        hash = mix(hash ^ word);
-    }
-}
-
-/* Matrices of two rows: does not commute. */
-static void multiply(void *left, void *right, int *count, MPI_Datatype *type)
-{
-    (void) type;
-    uint32_t *a = left, *b = right, c[4];
-    for (int i = 0; i < *count; i++, a += 4, b += 4) {
-        c[0] = a[0] * b[0] + a[1] * b[2];
-        c[1] = a[0] * b[1] + a[1] * b[3];
-        c[2] = a[2] * b[0] + a[3] * b[2];
-        c[3] = a[2] * b[1] + a[3] * b[3];
-        memcpy(b, c, sizeof c);
-    }
-}
 
 static int count_of(int step)
 {
@@ -68,7 +35,7 @@ static void varying(MPI_Comm comm, int step, int count)
         gets += get[k];
     }
     MPI_Alltoallv(from, give, give_at, MPI_DOUBLE, into, get, get_at, MPI_DOUBLE, comm);
-    eat(into, sizeof *into * (size_t) gets);
+    eat(&hash, into, sizeof *into * (size_t) gets);
     gets = 0;
     for (int k = 0; k < np; k++) {
         get[k] = (k + step) % 3 * count / (3 * np);
@@ -76,13 +43,13 @@ static void varying(MPI_Comm comm, int step, int count)
         gets += get[k];
     }
     MPI_Allgatherv(from, get[me], MPI_DOUBLE, into, get, get_at, MPI_DOUBLE, comm);
-    eat(into, sizeof *into * (size_t) gets);
+    eat(&hash, into, sizeof *into * (size_t) gets);
     MPI_Gatherv(from, get[me], MPI_DOUBLE, into, get, get_at, MPI_DOUBLE, step % np, comm);
     MPI_Scatterv(into, get, get_at, MPI_DOUBLE, into + WORDS / 2, get[me], MPI_DOUBLE, step % np,
                  comm);
-    eat(into + WORDS / 2, sizeof *into * (size_t) get[me]);
+    eat(&hash, into + WORDS / 2, sizeof *into * (size_t) get[me]);
     MPI_Reduce_scatter(from, into, get, MPI_DOUBLE, MPI_SUM, comm);
-    eat(into, sizeof *into * (size_t) get[me]);
+    eat(&hash, into, sizeof *into * (size_t) get[me]);
 }
 
 static void one_round(MPI_Comm comm, int step, MPI_Op op, MPI_Datatype matrix)
@@ -94,30 +61,30 @@ static void one_round(MPI_Comm comm, int step, MPI_Op op, MPI_Datatype matrix)
     for (int i = 0; i < count; i++)
         from[i] = number((uint64_t) (step * 1000 + me * 77 + i) ^ hash);
     MPI_Allreduce(from, into, count, MPI_DOUBLE, MPI_SUM, comm);
-    eat(into, sizeof *into * (size_t) count);
+    eat(&hash, into, sizeof *into * (size_t) count);
     MPI_Bcast(into, count, MPI_DOUBLE, root, comm);
     MPI_Barrier(comm);
     MPI_Scan(from, into, count, MPI_DOUBLE, MPI_SUM, comm);
-    eat(into, sizeof *into * (size_t) count);
+    eat(&hash, into, sizeof *into * (size_t) count);
     MPI_Alltoall(from, share, MPI_DOUBLE, into, share, MPI_DOUBLE, comm);
-    eat(into, sizeof *into * (size_t) (share * np));
+    eat(&hash, into, sizeof *into * (size_t) (share * np));
     MPI_Allgather(from, share, MPI_DOUBLE, into, share, MPI_DOUBLE, comm);
-    eat(into, sizeof *into * (size_t) (share * np));
+    eat(&hash, into, sizeof *into * (size_t) (share * np));
     MPI_Gather(from, share, MPI_DOUBLE, into, share, MPI_DOUBLE, root, comm);
     if (me == root)
-        eat(into, sizeof *into * (size_t) (share * np));
+        eat(&hash, into, sizeof *into * (size_t) (share * np));
     MPI_Scatter(into, share, MPI_DOUBLE, into + WORDS / 2, share, MPI_DOUBLE, root, comm);
-    eat(into + WORDS / 2, sizeof *into * (size_t) share);
+    eat(&hash, into + WORDS / 2, sizeof *into * (size_t) share);
     MPI_Reduce_scatter_block(from, into, share, MPI_DOUBLE, MPI_SUM, comm);
-    eat(into, sizeof *into * (size_t) share);
+    eat(&hash, into, sizeof *into * (size_t) share);
     MPI_Exscan(from, into, count / 2, matrix, op, comm);
     if (me > 0)
-        eat(into, sizeof *into * (size_t) (count / 2 * 2));
+        eat(&hash, into, sizeof *into * (size_t) (count / 2 * 2));
     MPI_Allreduce(MPI_IN_PLACE, from, count / 2, matrix, op, comm);
-    eat(from, sizeof *from * (size_t) (count / 2 * 2));
+    eat(&hash, from, sizeof *from * (size_t) (count / 2 * 2));
     MPI_Reduce(from, into, count, MPI_DOUBLE, MPI_SUM, root, comm);
     if (me == root)
-        eat(into, sizeof *into * (size_t) count);
+        eat(&hash, into, sizeof *into * (size_t) count);
     varying(comm, step, count);
     MPI_Bcast(&hash, 1, MPI_UINT64_T, root, comm);
     hash = mix(hash + (uint64_t) me);

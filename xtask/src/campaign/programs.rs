@@ -1,7 +1,7 @@
 //! What runs in the campaigns of failures in jobs that go on.
 
 use super::draw::PROGRAMS;
-use crate::test::collectives_component::{self, COLLECTIVES};
+use crate::test::collectives_component::{self, COLLECTIVES, OVERLAP};
 use crate::test::file_contents::{IN_C, IN_FORTRAN};
 use crate::test::one_sided_component::{
     ADDRESSES, AFTER_NONBLOCKING, HALO, POLL, REGIONS, RING as FENCES, SETS, STORE, TABLE, THREADS,
@@ -31,8 +31,9 @@ const ONE_SIDED: [Entry; 13] = [
 ];
 
 /// Programs that do little but collectives, of ours and over sets.
-const COLLECTIVE: [Entry; 4] = [
+const COLLECTIVE: [Entry; 5] = [
     entry(&COLLECTIVES, &[4, 6]),
+    entry(&OVERLAP, &[2, 3, 4, 6]),
     entry(&RING, &[2, 3, 4, 6]),
     entry(&COLLECTIVES, &[2, 3, 4, 6]),
     entry(&HPCC, &[2, 4]),

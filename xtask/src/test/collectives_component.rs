@@ -39,6 +39,12 @@ pub const COLLECTIVES: Program = Program {
     what: What::Hash { source: "collectives.c", iterations: 600, arguments: &["GATE"] },
 };
 
+/// Nonblocking ones that overlap, completed by whatever call waits or tests.
+pub const OVERLAP: Program = Program {
+    name: "nonblocking collectives",
+    what: What::Hash { source: "collectives_overlap.c", iterations: 400, arguments: &["GATE"] },
+};
+
 const RANK: &[&str] = &["--kill-rank-after-checkpoint", "3@1"];
 const RANK_ZERO: &[&str] = &["--kill-rank-after-checkpoint", "0@1"];
 const RANK_ONE: &[&str] = &["--kill-rank-after-checkpoint", "1@1"];
@@ -60,6 +66,14 @@ const CASES: [(Case, bool); 11] = [
     (("a rank, onto several nodes", (2, 2), RANK, &PARTED), true),
     (("a node, onto several nodes", (2, 3), NODE, &PARTED), true),
     (("a rank, by messages", (2, 2), RANK, &MESSAGES), true),
+];
+
+/// The same of nonblocking ones.
+const OVERLAP_CASES: [Case; 4] = [
+    ("a rank", (2, 2), RANK, &[]),
+    ("rank 0", (2, 3), RANK_ZERO, &[]),
+    ("a node of three", (3, 2), NODE, &[]),
+    ("a rank of a set of one", (2, 1), RANK_ONE, &[]),
 ];
 
 /// Checkpoints, and how long a job goes on for them: each took as long as 17 iterations.
@@ -151,7 +165,11 @@ fn rollback(tier: &mut Tier) {
     for ((what, shape @ (nodes, ppn), faults, options), all) in CASES {
         let title = format!("own collectives: rollback: {what}: {nodes} × {ppn}");
         let options = if all { [&ALL_OVER_SETS[..], options].concat() } else { options.to_vec() };
-        tier.check(&title, || survives(shape, faults, &options));
+        tier.check(&title, || survives(&COLLECTIVES, shape, faults, &options));
+    }
+    for (what, shape @ (nodes, ppn), faults, options) in OVERLAP_CASES {
+        let title = format!("own collectives: rollback: nonblocking, {what}: {nodes} × {ppn}");
+        tier.check(&title, || survives(&OVERLAP, shape, faults, options));
     }
 }
 
@@ -194,20 +212,20 @@ fn many_checkpoints() -> Result<()> {
 
 /// Held half-way until the set that failed is there again; then the answer is that of an
 /// undisturbed run.
-fn survives(shape: Shape, faults: &[&str], options: &[&str]) -> Result<()> {
+fn survives(program: &Program, shape: Shape, faults: &[&str], options: &[&str]) -> Result<()> {
     let scratch = Scratch::new("collectives")?;
-    let What::Hash { iterations, .. } = COLLECTIVES.what else { unreachable!("it has a hash") };
-    let undisturbed = COLLECTIVES.job(shape, iterations, &scratch)?.with(&OPTIONS);
+    let iterations = program.iterations();
+    let undisturbed = program.job(shape, iterations, &scratch)?.with(&OPTIONS);
     let undisturbed = undisturbed.with(options).run()?;
-    let wanted = COLLECTIVES.answer(&undisturbed, &scratch)?;
-    let job = COLLECTIVES.job(shape, iterations, &scratch)?.with(&OPTIONS);
+    let wanted = program.answer(&undisturbed, &scratch)?;
+    let job = program.job(shape, iterations, &scratch)?.with(&OPTIONS);
     let job = local_storage::plain(job.with(faults).with(options), &scratch);
     let job = job.with(&["--env", PACE]);
     let replayed = |events: &str| local_storage::all_have_replayed(events, 1);
     let outcome: Outcome = workloads::run_until(&job, &scratch, iterations / 2, || {
         replayed(&local_storage::events(&scratch).unwrap_or_default())
     })?;
-    COLLECTIVES.must_answer(&outcome, &scratch, &wanted)?;
+    program.must_answer(&outcome, &scratch, &wanted)?;
     must_be_clean(&outcome)?;
     let events = local_storage::events(&scratch)?;
     outcome.must(replayed(&events), "the set that was hit was not rolled back")?;
