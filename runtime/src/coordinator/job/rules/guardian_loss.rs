@@ -8,8 +8,9 @@
 //! or do what stock Open MPI does (`stock`): guardians also end by signals because their programs
 //! have, for good.
 //!
-//! If the agent of the node has failed, too, others of the node may not be connected yet: mpirun
-//! waits until one is, none is left that could be, or protection is disabled.
+//! If the agent of the node has failed, too, or the coordinator is another one, others of the node
+//! may not be connected yet, or none of any node: mpirun waits until one is, none is left that
+//! could be, or protection is disabled.
 
 #[cfg(test)]
 mod tests;
@@ -39,7 +40,8 @@ impl Job {
         }
     }
 
-    /// No guardian that could restart its ranks is connected, but one of its node may be soon.
+    /// No guardian that could restart its ranks is connected, but one of its node may be soon, or
+    /// one of another where its own has no other.
     fn may_be_taken_up_later(&self, id: PeerId) -> bool {
         let Some(lost) = self.ranks.get(&id) else { return false };
         let decides = self.scheduler.is_some() || self.failover.is_some();
@@ -48,16 +50,16 @@ impl Job {
         }
         let runs =
             |rank: &Rank| !rank.lost && !rank.killed && !rank.given_up && rank.ended.is_none();
-        let beside = |of: &PeerId, rank: &Rank| {
-            *of != id && rank.host.is_none() && rank.node == lost.node && runs(rank)
-        };
-        let mut others = self.ranks.iter().filter(|(of, rank)| beside(of, rank)).peekable();
+        let could = |of: &PeerId, rank: &Rank| *of != id && rank.host.is_none() && runs(rank);
+        let all = self.ranks.iter().filter(|(of, rank)| could(of, rank));
+        let (beside, elsewhere): (Vec<_>, Vec<_>) =
+            all.partition(|(_, rank)| rank.node == lost.node);
+        let others = if beside.is_empty() { elsewhere } else { beside };
         let is_undecided = |of: &PeerId| self.recovery.undecided.contains(of);
         runs(lost)
             && lost.host.is_none()
-            && others.peek().is_some()
-            && others.clone().all(|(_, rank)| !rank.here)
-            && others.any(|(of, _)| !is_undecided(of))
+            && others.iter().all(|(_, rank)| !rank.here)
+            && others.iter().any(|(of, _)| !is_undecided(of))
     }
 
     /// True: its ranks are restarted elsewhere.

@@ -60,17 +60,48 @@ fn before_images_are_replicated_again_the_next_loss_is_one_too_many() {
     assert!(reason.contains("they were on node b, node c"), "{reason}");
 }
 
-#[test]
-fn the_last_one_of_all_is_not_replaced() {
+/// The only one of its node, while no agent of another node is connected.
+fn alone() -> World {
     let mut world = World::with_checkpoint();
     for (rank, node) in [(1, "b"), (2, "c")] {
         world.job.agent_gone(world.now, node, &[PeerId(rank)]);
     }
     world.poll();
     world.mpirun("guardian 0");
-    assert_eq!(world.to_mpirun(), ["stock 0"]);
-    let reason = world.events("not_recovered")[0]["reason"].to_string();
-    assert!(reason.contains("no other one is left"), "{reason}");
+    assert_eq!(world.to_mpirun(), Vec::<&str>::new(), "one of another node may be back soon");
+    world
+}
+
+#[test]
+fn without_another_one_of_its_node_those_of_others_are_waited_for() {
+    let mut world = alone();
+    later(&mut world, 1000);
+    world.connects(2, "c", 0);
+    later(&mut world, 1);
+    assert_eq!(world.to_mpirun(), ["let 0"]);
+    assert_eq!(world.events("set_rollback")[0]["ranks"], json!([0]));
+}
+
+#[test]
+fn so_they_are_by_a_coordinator_that_has_just_been_started() {
+    let mut world = World::with_checkpoint().failover();
+    world.mpirun("guardian 1");
+    assert_eq!(world.to_mpirun(), Vec::<&str>::new());
+    world.connects(0, "a", 0);
+    world.connects(2, "c", 0);
+    later(&mut world, 1);
+    assert_eq!(world.to_mpirun(), ["let 1"]);
+    assert_eq!(world.events("not_recovered").len(), 0);
+}
+
+#[test]
+fn the_last_one_of_all_is_not_replaced() {
+    let mut world = alone();
+    world.mpirun("guardian 1");
+    world.mpirun("guardian 2");
+    assert!(world.to_mpirun().contains(&"stock 0".to_owned()), "{:?}", world.to_mpirun());
+    let reasons = format!("{:?}", world.events("not_recovered"));
+    assert!(reasons.contains("no other one is left"), "{reasons}");
 }
 
 #[test]
