@@ -166,14 +166,15 @@ pub fn run_over(tier: &mut Tier, over: &Over, cases: usize) {
 /// Ranks were started on these nodes, in this order, once or several times; before that perhaps
 /// on another one that broke on the way.
 fn must_go(events: &str, wanted: &[&str]) -> Result<()> {
-    let events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let placed = events.filter(|event| event["event"] == "rank_placed");
+    let read = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let placed = read.filter(|event| event["event"] == "rank_placed");
     let mut nodes: Vec<String> =
         placed.map(|event| event["node"].as_str().unwrap_or_default().to_owned()).collect();
     nodes.dedup();
     let known: Vec<&str> = nodes.iter().map(String::as_str).collect();
     if !known.ends_with(wanted) {
-        fail!("the ranks went to {}, and should go to {}", known.join(", "), wanted.join(", "));
+        let (known, wanted) = (known.join(", "), wanted.join(", "));
+        fail!("the ranks went to {known}, and should go to {wanted}; the job:\n{events}");
     }
     Ok(())
 }

@@ -7,7 +7,8 @@
 //!    them, that they can be sent to.
 //! 4. Sets of one lost node of which each may share memory with others go to one node, whatever
 //!    else it runs, if they can be had there.
-//! 5. If a placement fails, the next candidate is chosen; no rank is started twice.
+//! 5. If a placement fails, the next candidate is chosen; no rank is started twice. If a set is
+//!    rolled back again before its ranks are started, they are placed anew.
 //! 6. If there is none, but the agent of a node is only disconnected, it is waited for: either it
 //!    connects again, or mpirun reports its node as lost, or nobody waits any longer
 //!    (`unreachable_agents`).
@@ -165,6 +166,23 @@ impl Job {
         if let Some(host) = rank.host.take() {
             let abandon = ToNode::Abandon { host, rank: id };
             self.effects.push_back(Effect::Send(host, abandon));
+        }
+    }
+
+    /// Ranks of these sets that are being started elsewhere are placed anew: until then they take
+    /// no room on a node, and are where they ran.
+    pub(crate) fn withdraw_placements(&mut self, sets: &BTreeSet<SetId>) {
+        let starts = |rank: &Rank| {
+            rank.lost && rank.host.is_some() && rank.set.is_some_and(|set| sets.contains(&set))
+        };
+        let starting = self.ranks.iter().filter(|(_, rank)| starts(rank)).map(|(&id, _)| id);
+        for id in starting.collect::<Vec<_>>() {
+            self.detach(id);
+            if let Some(rank) = self.ranks.get_mut(&id)
+                && let Some(node) = rank.came_from.take()
+            {
+                rank.node = node;
+            }
         }
     }
 

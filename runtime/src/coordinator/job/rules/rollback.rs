@@ -242,6 +242,7 @@ impl Job {
             // What the ranks will give is of another time.
             self.forget_verbs();
         }
+        self.withdraw_placements(&BTreeSet::from([set]));
         self.begin_rollback(set, rollback).map_err(RollbackRefusal::Never)
     }
 

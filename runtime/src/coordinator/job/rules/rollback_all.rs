@@ -69,6 +69,7 @@ impl Job {
         self.forget_verbs();
         let incarnation = self.next_incarnation();
         let sets: BTreeSet<SetId> = self.ranks.values().filter_map(|rank| rank.set).collect();
+        self.withdraw_placements(&sets);
         let rollback = Rollback::new(now, checkpoint, incarnation, true);
         // Before the first is ordered: a rank that is rolled back itself is not asked.
         for &set in &sets {

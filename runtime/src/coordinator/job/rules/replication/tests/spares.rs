@@ -149,6 +149,21 @@ fn a_rank_whose_second_guardian_is_killed_is_adopted_again() {
 }
 
 #[test]
+fn a_rank_that_is_being_started_on_the_spare_node_stays_there_when_all_are_rolled_back() {
+    let mut world = with_spare();
+    world.lose("n1");
+    world.image_replicated(1, "n2", SPARE, 1);
+    assert!(world.actions().contains(&START.to_owned()));
+    world.job.roll_back_all(world.now, "orphan", None).unwrap();
+    world.poll();
+    let (host, rank) = (PeerId(0), PeerId(1));
+    let abandoned = Effect::Send(host, ToNode::Abandon { host, rank });
+    assert!(world.effects.contains(&abandoned), "nobody is started twice: {:?}", world.effects);
+    let actions = world.actions();
+    assert!(actions.contains(&START.to_owned()), "it has room for one: {actions:?}");
+}
+
+#[test]
 fn with_the_guardian_that_waits_a_rank_on_the_spare_node_is_lost_too() {
     let mut world = with_spare();
     world.settle(SPARE);
