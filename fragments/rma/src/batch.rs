@@ -43,13 +43,20 @@ fn next(message: &[u8], at: usize) -> Option<Range<usize>> {
     Some(first..first + bytes)
 }
 
+/// The operation that begins at `at`, and where it ends.
+pub(crate) fn operation_at(message: &[u8], at: usize) -> Result<(Operation<'_>, usize), Malformed> {
+    let found = next(message, at).ok_or(Malformed)?;
+    let end = found.end;
+    Ok((Operation::decode(&message[found])?, end))
+}
+
 /// The operations of a message. A message that is none ends with an error.
 pub fn operations(message: &[u8]) -> impl Iterator<Item = Result<Operation<'_>, Malformed>> {
     let mut at = Some(0);
     core::iter::from_fn(move || {
-        let found = next(message, at?).ok_or(Malformed);
-        at = found.as_ref().ok().map(|found| found.end).filter(|&end| end < message.len());
-        Some(found.and_then(|found| Operation::decode(&message[found])))
+        let found = operation_at(message, at?);
+        at = found.as_ref().ok().map(|&(_, end)| end).filter(|&end| end < message.len());
+        Some(found.map(|(operation, _)| operation))
     })
 }
 
@@ -73,22 +80,20 @@ impl BatchQueue {
 
     /// The oldest operation.
     pub(crate) fn first(&self) -> Option<Operation<'_>> {
-        let message = self.messages.front()?;
-        Operation::decode(&message[next(message, self.at)?]).ok()
+        operation_at(self.messages.front()?, self.at).ok().map(|(operation, _)| operation)
     }
 
-    /// Take the message of the oldest operation, and where in it that lies. Followed by
-    /// [`BatchQueue::applied`].
-    pub(crate) fn take_first(&mut self) -> Option<(Vec<u8>, Range<usize>)> {
-        let found = next(self.messages.front()?, self.at)?;
-        Some((self.messages.pop_front()?, found))
+    /// Take the message of the oldest operation, and where in it that begins. Followed by
+    /// [`BatchQueue::put_back`].
+    pub(crate) fn take_message(&mut self) -> Option<(Vec<u8>, usize)> {
+        let message = self.messages.pop_front()?;
+        Some((message, core::mem::take(&mut self.at)))
     }
 
-    /// The operation that ends at `end` of this message was applied.
-    pub(crate) fn applied(&mut self, message: Vec<u8>, end: usize) {
-        self.at = 0;
-        if end < message.len() {
-            self.at = end;
+    /// What begins before `at` of this message was applied.
+    pub(crate) fn put_back(&mut self, message: Vec<u8>, at: usize) {
+        if at < message.len() {
+            self.at = at;
             self.messages.push_front(message);
         }
     }
@@ -141,8 +146,9 @@ mod tests {
             numbers.push(first.number);
             let left = queue.operations().map(|operation| operation.expect("sound").number);
             assert!(left.eq(*numbers.last().expect("pushed")..5));
-            let (message, found) = queue.take_first().expect("there is a first one");
-            queue.applied(message, found.end);
+            let (message, at) = queue.take_message().expect("there is a first one");
+            let (_, end) = operation_at(&message, at).expect("sound");
+            queue.put_back(message, end);
         }
         assert_eq!(numbers, [1, 2, 3, 4]);
         assert!(queue.is_empty());

@@ -348,7 +348,12 @@ impl Locked<'_> {
     /// All that is not recorded, of each target in its order. It is to be recorded before the lock
     /// is released (D2).
     pub fn take(&self) -> Vec<GroupRun> {
-        let open = self.0.open.swap(0, Ordering::Relaxed) as usize;
+        let open = self.0.open.load(Ordering::Relaxed) as usize;
+        if open == 0 {
+            // As most often: what others sent is applied one after the other.
+            return Vec::new();
+        }
+        self.0.open.store(0, Ordering::Relaxed);
         let run = |run: &OpenRun| {
             let applied = Applied {
                 window: ContextId(run.window.load(Ordering::Relaxed)),

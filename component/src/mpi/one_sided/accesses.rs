@@ -168,6 +168,7 @@ unsafe fn access_quickly(
         PUT => {
             let quick = Quick::Put(data);
             host.quickly(|rma, reach| rma.quick_access(reach, of, primitive, quick))
+                || gather_quickly(host, of, primitive, &Quick::Put(data))
         }
         GET => {
             // SAFETY: the caller's promise; a get has nothing but a result.
@@ -205,6 +206,23 @@ unsafe fn combine_quickly(
     if done && !result.is_null() {
         // SAFETY: the caller's promise.
         unsafe { core::ptr::copy_nonoverlapping(found.as_ptr(), result, found.len()) };
+    }
+    let travels = !done && result.is_null();
+    done || travels
+        && gather_quickly(host, of, primitive, &Quick::Combine { op, data, found: None })
+}
+
+/// To a target that is no neighbour, behind others.
+#[inline(never)]
+fn gather_quickly(
+    host: &mut EngineHost,
+    of: (ContextId, CommRank, i64),
+    primitive: Primitive,
+    quick: &Quick<'_>,
+) -> bool {
+    let done = host.windows.rma.quick_gather(of, primitive, quick);
+    if done {
+        host.publish_tick();
     }
     done
 }

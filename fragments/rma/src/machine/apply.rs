@@ -6,7 +6,7 @@
 
 use super::{Fault, Lane, Output, Rma, Window};
 use crate::arithmetic::Op;
-use crate::batch::operations;
+use crate::batch::{BatchQueue, operation_at, operations};
 use crate::direct::{EntryRef, Locked, TargetArea};
 use crate::error::RmaError;
 use crate::ids::{CommRank, ContextId, Tick};
@@ -80,9 +80,7 @@ impl Rma {
                 .flat_map(|(&id, window)| window.target.queues.keys().map(move |&s| (id, s)))
                 .collect();
             for (window, source) in waiting {
-                while let Step::Applied = self.apply_next(window, source, memory, own)? {
-                    moved = true;
-                }
+                moved |= self.apply_queue(window, source, memory, own)?;
             }
             if !moved {
                 return Ok(());
@@ -90,18 +88,57 @@ impl Rma {
         }
     }
 
-    fn apply_next(
+    /// Apply what can be of an origin, in its order. Was there anything?
+    fn apply_queue(
         &mut self,
         id: ContextId,
         source: CommRank,
         memory: &mut impl Memory,
         own: Option<(&Locked<'_>, &TargetArea<'_>)>,
+    ) -> Result<bool, Fault> {
+        let mut moved = false;
+        while let Some((message, begin)) =
+            self.queue_of(id, source).and_then(BatchQueue::take_message)
+        {
+            let mut at = begin;
+            let mut step = Ok(Step::Applied);
+            while at < message.len() {
+                let (operation, end) = operation_at(&message, at)?;
+                step = self.apply_next(id, source, &operation, memory, own);
+                match step {
+                    Ok(Step::Applied) => (at, moved) = (end, true),
+                    _ => break,
+                }
+            }
+            if let Some(queue) = self.queue_of(id, source) {
+                queue.put_back(message, at);
+            }
+            if let Step::Waits = step? {
+                break;
+            }
+        }
+        if self.queue_of(id, source).is_some_and(|queue| queue.is_empty())
+            && let Some(window) = self.windows.get_mut(&id)
+        {
+            window.target.queues.remove(&source);
+        }
+        Ok(moved)
+    }
+
+    fn queue_of(&mut self, id: ContextId, source: CommRank) -> Option<&mut BatchQueue> {
+        self.windows.get_mut(&id)?.target.queues.get_mut(&source)
+    }
+
+    /// Apply the oldest operation of an origin, if it can be.
+    fn apply_next(
+        &mut self,
+        id: ContextId,
+        source: CommRank,
+        operation: &Operation<'_>,
+        memory: &mut impl Memory,
+        own: Option<(&Locked<'_>, &TargetArea<'_>)>,
     ) -> Result<Step, Fault> {
         let Some(window) = self.windows.get_mut(&id) else { return Ok(Step::Waits) };
-        let Some(operation) = window.target.queues.get(&source).and_then(|queue| queue.first())
-        else {
-            return Ok(Step::Waits);
-        };
         if !window.target.is_exposed_to(source, operation.epoch) {
             return Ok(Step::Waits);
         }
@@ -151,17 +188,7 @@ impl Rma {
                 return Ok(Step::Waits);
             }
         }
-        let Some(queue) = window.target.queues.get_mut(&source) else { return Ok(Step::Waits) };
-        let Some((message, found)) = queue.take_first() else { return Ok(Step::Waits) };
-        let end = found.end;
-        let operation = Operation::decode(&message[found])?;
-        let reply = window.apply(source, &operation, memory, own);
-        if let Some(queue) = window.target.queues.get_mut(&source) {
-            queue.applied(message, end);
-            if queue.is_empty() {
-                window.target.queues.remove(&source);
-            }
-        }
+        let reply = window.apply(source, operation, memory, own);
         if is_ordered {
             self.applied += 1;
             if let (Some((locked, _)), Some(area)) = (own, area) {

@@ -5,6 +5,7 @@
 
 mod apply;
 mod direct;
+mod gather;
 mod operations;
 mod quick;
 mod replies;

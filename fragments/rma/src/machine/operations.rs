@@ -305,7 +305,7 @@ impl Rma {
     }
 
     /// A message of operations is full when it is that long.
-    fn batch_bytes_max(&self) -> usize {
+    pub(super) fn batch_bytes_max(&self) -> usize {
         (4 * self.limits.part_bytes_max).min(BATCH_BYTES_MAX) as usize
     }
 

@@ -73,7 +73,7 @@ impl Quick<'_> {
 
     /// Are these whole elements, which may be moved or combined like this?
     #[inline(always)]
-    fn is_sound(&self, primitive: Primitive) -> bool {
+    pub(super) fn is_sound(&self, primitive: Primitive) -> bool {
         let (bytes, size) = (self.bytes(), primitive.size());
         // Where there is no padding the size is a power of two.
         let is_whole = bytes > 0 && primitive.is_dense() && bytes & (size - 1) == 0;
@@ -204,7 +204,7 @@ impl HotTargets {
 impl Rma {
     /// Is there nothing to be heeded: no replay, no fault, nothing for the driver?
     #[inline(always)]
-    fn is_quiet(&self) -> bool {
+    pub(super) fn is_quiet(&self) -> bool {
         self.replay.is_none() && self.faults.is_none() && self.outputs.is_empty()
     }
 

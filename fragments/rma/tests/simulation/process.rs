@@ -325,7 +325,7 @@ impl Process {
         if matches!(call, Call::AwaitRecv { .. }) {
             return self.progress(moment.now);
         }
-        if self.begin_quickly(call, value, moment.now) {
+        if self.begin_quickly(call, value, moment.now) || self.gather(call, value) {
             return self.progress(moment.now);
         }
         match call.is_access() || call.synchronizes() {

@@ -164,6 +164,29 @@ impl Process {
         }
     }
 
+    /// Behind others to the same target, in most of the calls that this is for. False: not that.
+    pub fn gather(&mut self, call: &Call, value: u64) -> bool {
+        let (window, to, cell, is_put, data) = match *call {
+            _ if value.is_multiple_of(4) => return false,
+            Call::Put { to, slot, strided: false } => {
+                (WINDOW, to, slot * SLOT, true, values(value))
+            }
+            Call::PutCell { to, cell } => {
+                (window_id(cell % 2), to, cell, true, value.to_le_bytes().to_vec())
+            }
+            Call::Sum { to } => (WINDOW, to, SUMS * SLOT, false, values(value)),
+            _ => return false,
+        };
+        let (of, data) = ((window, rank_of(to), cell as i64), &data[..]);
+        let quick = match is_put {
+            true => Quick::Put(data),
+            false => Quick::Combine { op: Op::Sum, data, found: None },
+        };
+        let done = self.machine.quick_gather(of, Primitive::U64, &quick);
+        self.publish();
+        done
+    }
+
     /// What was fetched is here.
     fn has_fetched(&mut self, to: usize, data: Vec<u8>, cell: Option<usize>, now: u64) -> bool {
         let atomic = cell.map(|cell| {
