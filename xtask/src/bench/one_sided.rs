@@ -68,10 +68,12 @@ pub fn experiments() -> Vec<Experiment> {
 /// Against the best of stock's components where there is a choice, and everything on.
 pub fn rows() -> Vec<Row> {
     type Line = (&'static str, &'static str, u64, Unit);
-    const INSIDE: [Line; 11] = [
+    const INSIDE: [Line; 13] = [
         ("one-sided-shm-put", "put", 8, Unit::Us),
+        ("one-sided-shm-put", "put", 1024, Unit::Us),
         ("one-sided-shm-put", "put", 65536, Unit::Us),
         ("one-sided-shm-get", "get", 8, Unit::Us),
+        ("one-sided-shm-get", "get", 1024, Unit::Us),
         ("one-sided-shm-get", "get", 65536, Unit::Us),
         ("one-sided-shm-fetch", "fetch", 8, Unit::Us),
         ("one-sided-shm-lock", "lock", 8, Unit::Us),
@@ -81,10 +83,12 @@ pub fn rows() -> Vec<Row> {
         ("one-sided-shm-fetchrate", "fetchrate", 8, Unit::PerSecond),
         ("one-sided-shm-busy", "busy-get", 8, Unit::Us),
     ];
-    const BETWEEN: [Line; 9] = [
+    const BETWEEN: [Line; 11] = [
         ("one-sided-tcp-put", "put", 8, Unit::Us),
+        ("one-sided-tcp-put", "put", 1024, Unit::Us),
         ("one-sided-tcp-put", "put", 65536, Unit::Us),
         ("one-sided-tcp-get", "get", 8, Unit::Us),
+        ("one-sided-tcp-get", "get", 1024, Unit::Us),
         ("one-sided-tcp-get", "get", 65536, Unit::Us),
         ("one-sided-tcp-fetch", "fetch", 8, Unit::Us),
         ("one-sided-tcp-fence", "fence", 8, Unit::Us),
@@ -106,6 +110,8 @@ pub fn rows() -> Vec<Row> {
     let title = "one-sided communication inside a node";
     add(title, &INSIDE, &RDMA, "ours, protected / osc/rdma", 1.0);
     add(title, &INSIDE, &SM, "ours, protected / osc/sm", 1.0);
+    let swap = [("one-sided-shm-swap", "swap", 8, Unit::Us)];
+    add(title, &swap, &SM, "ours, protected / osc/sm", 1.0);
     let title = "one-sided communication between nodes";
     add(title, &BETWEEN, &PT2PT, "ours, protected / osc/pt2pt", 0.9);
     let title = "programs with windows, logged, on two nodes";
