@@ -93,19 +93,21 @@ functions! {
 /// with it.
 pub fn real() -> &'static Functions {
     static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
-    FUNCTIONS.get_or_init(|| {
-        // SAFETY: a C string; the library's initialisers do nothing that could harm.
-        let library = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if library.is_null() {
-            give_up("libibverbs.so.1 cannot be loaded");
-        }
-        // SAFETY: the library is open, and is never closed.
-        let symbol = |name: &CStr| unsafe { libc::dlsym(library, name.as_ptr()) };
-        match Functions::find(symbol) {
-            Ok(functions) => functions,
-            Err(name) => give_up(&format!("libibverbs has no {}", name.to_string_lossy())),
-        }
+    FUNCTIONS.get_or_init(|| match Functions::find(symbol) {
+        Ok(functions) => functions,
+        Err(name) => give_up(&format!("libibverbs has no {}", name.to_string_lossy())),
     })
+}
+
+/// A function of the library, of which not each has all. Null: this one has it not.
+pub fn symbol(name: &CStr) -> *mut c_void {
+    // SAFETY: a C string; the library's initialisers do nothing that could harm.
+    let library = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if library.is_null() {
+        give_up("libibverbs.so.1 cannot be loaded");
+    }
+    // SAFETY: the library is open, and is never closed.
+    unsafe { libc::dlsym(library, name.as_ptr()) }
 }
 
 /// Say what is wrong, and end the process.

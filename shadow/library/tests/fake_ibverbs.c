@@ -358,6 +358,13 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *u) {
     free(u);
     return 0;
 }
+// So that it can be told from a refusal.
+EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *p, uint64_t offset, size_t bytes,
+                                        uint64_t iova, int fd, int access) {
+    (void)p, (void)offset, (void)bytes, (void)iova, (void)fd, (void)access;
+    errno = EBADF;
+    return NULL;
+}
 // What the shadow looks for, and the test does not use.
 #define ABSENT(name)                                                                               \
     EXPORT void absent_##name(void) __asm__(#name);                                                \
@@ -369,5 +376,5 @@ ABSENT(ibv_get_pkey_index) ABSENT(_ibv_query_gid_ex) ABSENT(_ibv_query_gid_table
             ABSENT(ibv_resize_cq) ABSENT(ibv_create_srq) ABSENT(ibv_modify_srq)
                 ABSENT(ibv_query_srq) ABSENT(ibv_destroy_srq) ABSENT(ibv_attach_mcast)
                     ABSENT(ibv_detach_mcast) ABSENT(ibv_qp_to_qp_ex) ABSENT(ibv_query_ece)
-                        ABSENT(ibv_set_ece)
+                        ABSENT(ibv_set_ece) ABSENT(ibv_import_device)
 #endif

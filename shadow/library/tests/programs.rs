@@ -44,16 +44,36 @@ fn built(name: &str) -> Option<PathBuf> {
     let library = library.to_str().expect("UTF-8");
     let shared = ["-fPIC", "-shared", "-pthread", "-Wl,-soname,libibverbs.so.1"];
     compile(&[&shared[..], &["-o", library, "fake_ibverbs.c"]].concat());
-    let program = folder.join("torture");
-    compile(&["-o", program.to_str().expect("UTF-8"), "torture.c", library]);
+    for name in ["torture", "refusals"] {
+        let (program, source) = (folder.join(name), format!("{name}.c"));
+        compile(&["-o", program.to_str().expect("UTF-8"), &source, library]);
+    }
     Some(folder)
 }
 
-fn run(folder: &Path, cycles: &str, environment: &[(&str, &str)]) -> Output {
-    let mut program = Command::new(folder.join("torture"));
-    program.args([folder.to_str().expect("UTF-8"), cycles, "fake0", "fake1"]);
-    program.env("LD_LIBRARY_PATH", folder).env("LD_PRELOAD", shadow());
+fn run_program(
+    folder: &Path,
+    name: &str,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> Output {
+    let mut program = Command::new(folder.join(name));
+    program.args(arguments).env("LD_LIBRARY_PATH", folder).env("LD_PRELOAD", shadow());
     program.envs(environment.iter().copied()).output().expect("the program")
+}
+
+fn run(folder: &Path, cycles: &str, environment: &[(&str, &str)]) -> Output {
+    let path = folder.to_str().expect("UTF-8");
+    run_program(folder, "torture", &[path, cycles, "fake0", "fake1"], environment)
+}
+
+/// A process alone, whose objects are shadowed.
+fn shadowed(folder: &Path) -> [(&'static str, &str); 3] {
+    [
+        ("RUSTBTL_VERBS_FOLDER", folder.to_str().expect("UTF-8")),
+        ("RUSTBTL_VERBS_PROCESS", "0"),
+        ("RUSTBTL_VERBS_PROCESSES", "1"),
+    ]
 }
 
 fn text(output: &Output) -> String {
@@ -65,13 +85,7 @@ fn text(output: &Output) -> String {
 #[test]
 fn a_program_notices_nothing_of_rebuilds_under_traffic() {
     let Some(folder) = built("rebuilds") else { return };
-    let path = folder.to_str().expect("UTF-8");
-    let job = [
-        ("RUSTBTL_VERBS_FOLDER", path),
-        ("RUSTBTL_VERBS_PROCESS", "0"),
-        ("RUSTBTL_VERBS_PROCESSES", "1"),
-    ];
-    let output = run(&folder, "30", &job);
+    let output = run(&folder, "30", &shadowed(&folder));
     let said = text(&output);
     assert!(output.status.success() && said.contains("all is well"), "{said}");
     let rebuilds = said.lines().filter(|line| line.contains("receives posted again")).count();
@@ -94,7 +108,7 @@ fn nothing_happens_where_it_is_not_asked_for() {
     let said = text(&output);
     assert!(output.status.success() && said.contains("all is well"), "{said}");
     let names = fs::read_dir(&folder).expect("the folder").count();
-    assert_eq!(names, 2, "files of the shadow's are there");
+    assert_eq!(names, 3, "files of the shadow's are there");
 }
 
 #[test]
@@ -103,4 +117,60 @@ fn a_folder_without_numbers_is_refused() {
     let output = run(&folder, "0", &[("RUSTBTL_VERBS_FOLDER", "/nowhere")]);
     let said = text(&output);
     assert!(said.contains("RUSTBTL_VERBS_PROCESS and RUSTBTL_VERBS_PROCESSES are not"), "{said}");
+}
+
+/// What a program asks for (tests/refusals.c), and what it reads once.
+const REFUSALS: [(&str, &str, &str); 17] = [
+    ("memory window", "a memory window (ibv_alloc_mw)", "Use the keys of regions."),
+    (
+        "extended sends",
+        "an extended queue pair (ibv_create_qp_ex, ibv_wr_*, XRC)",
+        "Use ibv_create_qp and ibv_post_send.",
+    ),
+    (
+        "XRC receiver",
+        "an extended queue pair (ibv_create_qp_ex, ibv_wr_*, XRC)",
+        "Use ibv_create_qp and ibv_post_send.",
+    ),
+    ("opened pair", "a shared queue pair (ibv_open_qp, XRC)", "Use RC."),
+    ("extended SRQ", "an extended shared receive queue (XRC, tag matching)", "Use ibv_create_srq."),
+    ("XRC domain", "an XRC domain (ibv_open_xrcd)", "Use RC."),
+    ("device memory", "memory of a device (ibv_alloc_dm)", "Use memory of the process."),
+    ("work queue", "a work queue (ibv_create_wq)", "Use queue pairs."),
+    ("thread domain", "a thread domain (ibv_alloc_td)", "Do without."),
+    ("parent domain", "a parent domain (ibv_alloc_parent_domain)", "Use ibv_alloc_pd."),
+    ("dmabuf", "memory of another device (ibv_reg_dmabuf_mr)", "Use memory of the process."),
+    ("unreliable pair", "a queue pair that is neither RC nor UD", "Use one of these."),
+    ("imported", "an object of another process (ibv_import_*)", "Open the device."),
+    ("changed region", "changing a region (ibv_rereg_mr)", "Register another one."),
+    ("multicast", "a multicast group (ibv_attach_mcast)", "Send to each."),
+    ("operation", "a request with operation 7", "Use sends, RDMA and atomics."),
+    ("vendor", "the interface of one vendor (mlx5dv)", "With UCX: UCX_TLS=rc_v,ud_v."),
+];
+
+#[test]
+fn what_cannot_be_made_again_is_refused_with_its_reason_and_what_to_use() {
+    let Some(folder) = built("refusals") else { return };
+    let output = run_program(&folder, "refusals", &[], &shadowed(&folder));
+    let said = text(&output);
+    assert!(output.status.success() && said.contains("all is well"), "{said}");
+    for (name, what, instead) in REFUSALS {
+        let refused = format!("{name}: refused, errno {}\n", libc::EOPNOTSUPP);
+        assert_eq!(said.matches(&refused).count(), 2, "{name}: {said}");
+        let reason = format!(
+            "rustbtl: shadow verbs: {what} cannot be checkpointed and is refused. {instead}\n"
+        );
+        assert_eq!(said.matches(&reason).count(), 1, "{reason}: {said}");
+    }
+    assert_eq!(said.matches(": refused, ").count(), 2 * REFUSALS.len(), "{said}");
+}
+
+#[test]
+fn nothing_is_refused_where_it_is_not_asked_for() {
+    let Some(folder) = built("not-refused") else { return };
+    let output = run_program(&folder, "refusals", &["dmabuf"], &[]);
+    let said = text(&output);
+    assert!(output.status.success() && !said.contains("rustbtl"), "{said}");
+    let passed_on = format!("dmabuf: refused, errno {}\n", libc::EBADF);
+    assert_eq!(said.matches(&passed_on).count(), 2, "{said}");
 }

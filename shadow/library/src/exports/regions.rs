@@ -2,12 +2,12 @@
 
 use crate::abi::*;
 use crate::operations::*;
-use crate::real::real;
+use crate::real::{real, symbol};
 use crate::refused;
 use crate::state::{enter, hide, id_of, show};
-use core::ffi::{c_int, c_uint};
+use core::ffi::{c_int, c_uint, c_void};
 use rustbtl_shadow::abi::*;
-use rustbtl_shadow::{AhId, PdId, RegionId, RegionSpec};
+use rustbtl_shadow::{AhId, Errno, PdId, RegionId, RegionSpec};
 
 /// # Safety
 /// As libibverbs says.
@@ -132,13 +132,26 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
 /// As libibverbs says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
-    _: *mut Pd,
-    _: u64,
-    _: usize,
-    _: u64,
-    _: c_int,
-    _: c_int,
+    pd: *mut Pd,
+    offset: u64,
+    bytes: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
 ) -> *mut Mr {
+    // SAFETY: the caller's.
+    if !unsafe { is_of_ours(pd) } {
+        let next = symbol(c"ibv_reg_dmabuf_mr");
+        if next.is_null() {
+            set_errno(Errno::UNSUPPORTED);
+            return core::ptr::null_mut();
+        }
+        type Call = unsafe extern "C" fn(*mut Pd, u64, usize, u64, c_int, c_int) -> *mut Mr;
+        // SAFETY: the function of this name has this type.
+        let next = unsafe { core::mem::transmute::<*mut c_void, Call>(next) };
+        // SAFETY: the caller's.
+        return unsafe { next(pd, offset, bytes, iova, fd, access) };
+    }
     set_errno(refused::refuse(refused::dmabuf));
     core::ptr::null_mut()
 }
