@@ -3,25 +3,12 @@
  * in blocks, backwards and in turn: every root, lengths around each cut, in place, types with gaps,
  * operations that do not commute, nothing at all. Long enough for shared memory. MPI 3.1 chapter 5. */
 #include "check.h"
+#include "matrices.h"
 
 enum { MOST = 8200 };
 
 static MPI_Op product, largest;
 static MPI_Datatype matrix, every_other;
-
-/* Of two rows: does not commute. */
-static void multiply(void *left, void *right, int *count, MPI_Datatype *type)
-{
-    (void)type;
-    uint32_t *a = left, *b = right, c[4];
-    for (int i = 0; i < *count; i++, a += 4, b += 4) {
-        c[0] = a[0] * b[0] + a[1] * b[2];
-        c[1] = a[0] * b[1] + a[1] * b[3];
-        c[2] = a[2] * b[0] + a[3] * b[2];
-        c[3] = a[2] * b[1] + a[3] * b[3];
-        memcpy(b, c, sizeof c);
-    }
-}
 
 static void greater(void *left, void *right, int *count, MPI_Datatype *type)
 {
@@ -29,11 +16,6 @@ static void greater(void *left, void *right, int *count, MPI_Datatype *type)
     long *a = left, *b = right;
     for (int i = 0; i < *count; i++)
         b[i] = a[i] > b[i] ? a[i] : b[i];
-}
-
-static uint32_t word(int rank, int i, int k)
-{
-    return (uint32_t)(rank * 2654435761u + (uint32_t)i * 40503u + (uint32_t)k * 7u) | 1;
 }
 
 /* In the order of ranks. */

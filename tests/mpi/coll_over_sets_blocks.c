@@ -4,31 +4,13 @@
  * cut, in place, types with gaps, operations that do not commute, nothing at all. What everybody must
  * have follows from ranks. Long enough for shared memory. MPI 3.1 chapter 5. */
 #include "check.h"
+#include "matrices.h"
 
 enum { RANKS = 6, BLOCK = 4100, MOST = 8200 };
 
 static MPI_Op product;
 static MPI_Datatype matrix, every_other;
 static long from[2 * RANKS * BLOCK], into[2 * RANKS * BLOCK];
-
-/* Of two rows: does not commute. */
-static void multiply(void *left, void *right, int *count, MPI_Datatype *type)
-{
-    (void)type;
-    uint32_t *a = left, *b = right, c[4];
-    for (int i = 0; i < *count; i++, a += 4, b += 4) {
-        c[0] = a[0] * b[0] + a[1] * b[2];
-        c[1] = a[0] * b[1] + a[1] * b[3];
-        c[2] = a[2] * b[0] + a[3] * b[2];
-        c[3] = a[2] * b[1] + a[3] * b[3];
-        memcpy(b, c, sizeof c);
-    }
-}
-
-static uint32_t word(int rank, int i, int k)
-{
-    return (uint32_t)(rank * 2654435761u + (uint32_t)i * 40503u + (uint32_t)k * 7u) | 1;
-}
 
 /* What one rank gives another. */
 static long item(int giver, int taker, int i, int k)

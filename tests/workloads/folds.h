@@ -1,6 +1,8 @@
-/* What the collectives*.c programs share: numbers to fold, an operation, what goes into a hash. */
+/* What the collectives*.c programs share: numbers to fold, an operation (matrices.h), what goes
+ * into a hash. */
 #ifndef FOLDS_H
 #define FOLDS_H
+#include "../mpi/matrices.h"
 #include "hash.h"
 
 #include <string.h>
@@ -19,21 +21,6 @@ static inline void eat(uint64_t *hash, const void *data, size_t bytes)
     for (size_t i = 0; i < bytes; i += sizeof word) {
         memcpy(&word, at + i, sizeof word);
         *hash = mix(*hash ^ word);
-    }
-}
-
-/* Matrices of two rows: does not commute. */
-__attribute__((unused)) static void multiply(void *left, void *right, int *count,
-                                             MPI_Datatype *type)
-{
-    (void) type;
-    uint32_t *a = left, *b = right, c[4];
-    for (int i = 0; i < *count; i++, a += 4, b += 4) {
-        c[0] = a[0] * b[0] + a[1] * b[2];
-        c[1] = a[0] * b[1] + a[1] * b[3];
-        c[2] = a[2] * b[0] + a[3] * b[2];
-        c[3] = a[2] * b[1] + a[3] * b[3];
-        memcpy(b, c, sizeof c);
     }
 }
 #endif
