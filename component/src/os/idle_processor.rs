@@ -9,6 +9,7 @@
 //! Only threads of ours measure, each half second at most while they are awake. The program reads
 //! what they have found ([`may_ask`]); where that is old, it wakes a thread that measures again.
 
+use crate::os::affinity::may_run_on;
 use crate::os::{now_ns, thread_ns};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -135,16 +136,6 @@ fn idle_ticks(stat: &str, counts: impl Fn(usize) -> bool) -> u64 {
         name.parse().is_ok_and(&counts).then_some(ticks)
     };
     stat.lines().map_while(|line| line.starts_with("cpu").then(|| processor(line))).flatten().sum()
-}
-
-fn may_run_on(processor: usize) -> bool {
-    // SAFETY: all-zero is a valid set.
-    let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
-    // SAFETY: this thread, and a writable set of its size.
-    let got = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) };
-    // SAFETY: inside the set.
-    let contains = |at| unsafe { libc::CPU_ISSET(at, &set) };
-    got != 0 || (processor < libc::CPU_SETSIZE as usize && contains(processor))
 }
 
 fn tick_ns() -> u64 {

@@ -1,6 +1,7 @@
 //! The operating system, each call wrapped once: safe signatures, errors that say what failed on
 //! what. Nothing in here knows of MPI, frames or ranks.
 
+pub mod affinity;
 pub mod barrier;
 pub mod copy;
 pub mod futex;

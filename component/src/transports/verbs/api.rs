@@ -271,7 +271,8 @@ pub trait Verbs {
     /// A queue pair.
     type Qp: Copy;
 
-    /// Names of the adapters of this node.
+    /// Names of the adapters of this node, those first that are near the processors that this
+    /// thread may run on.
     ///
     /// # Errors
     /// As the library says.

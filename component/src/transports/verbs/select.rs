@@ -25,7 +25,7 @@ pub enum Usage {
 pub struct VerbsConfig {
     /// See there.
     pub usage: Usage,
-    /// Adapters and ports to use, the first that works: "mlx5_0:1,mlx5_1". Empty: any.
+    /// Adapters and ports to use, the first that works: "mlx5_0:1,mlx5_1". Empty: the nearest.
     pub if_include: String,
     /// Index of the GID; `None`: the first of RoCE v2, with an IPv4 address if there is one.
     pub gid_index: Option<u8>,

@@ -7,19 +7,24 @@
 //! and peers would still get acknowledgements (docs/adr/0039).
 
 pub mod abi;
+mod nearness;
 
+use crate::os::affinity::may_run_on;
 use crate::transports::verbs::api::*;
 use abi::{Functions, number::*};
 use core::ffi::{CStr, c_int, c_void};
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::os::fd::RawFd;
+use std::path::Path;
 
 /// In order of preference: the name that its ABI has had since 2009.
 const LIBRARY: &CStr = c"libibverbs.so.1";
 /// Adapters of this node, as the kernel shows them.
 const ADAPTERS: &str = "/sys/class/infiniband";
-/// Maps of them, as the kernel names them.
+/// Its NUMA nodes.
+const NUMA_NODES: &str = "/sys/devices/system/node";
+/// Maps of adapters, as the kernel names them.
 const DEVICE_MAPS: &str = "/dev/infiniband/";
 /// Completions that are taken in one call.
 const POLLED_AT_ONCE: usize = 16;
@@ -219,7 +224,8 @@ impl Verbs for Libibverbs {
     fn devices(&self) -> Result<Vec<String>, VerbsError> {
         let mut names = Vec::new();
         self.each_device(|name, _| names.push(name.to_owned()))?;
-        Ok(names)
+        let (adapters, nodes) = (Path::new(ADAPTERS), Path::new(NUMA_NODES));
+        Ok(nearness::near_first(names, adapters, nodes, may_run_on))
     }
 
     fn open(&self, name: &str) -> Result<Device, VerbsError> {
