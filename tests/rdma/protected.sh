@@ -81,6 +81,25 @@ must_say_once() { # TEXT
     [ "$(grep -c -- "$1" $said)" = 1 ] || fail "not once: $1"
 }
 
+must_say() { # COUNT TEXT
+    [ "$(grep -c -- "$2" $said)" = "$1" ] || fail "not $1 times: $2"
+}
+
+packets_lost() { # PERCENT, of what both adapters send
+    local link
+    for link in v1 v2; do
+        tc qdisc add dev $link root netem loss "$1" || fail "$link loses nothing"
+    done
+}
+
+must_have_lost() { # PACKETS, each link at least
+    local link lost
+    for link in v1 v2; do
+        lost=$(tc -s qdisc show dev $link | grep -o 'dropped [0-9]*' | head -n 1)
+        [ "${lost#dropped }" -ge "$1" ] || fail "$link: $lost packets"
+    done
+}
+
 link_down() { ip link set v1 down; }
 
 # Its routes are gone with it (vm.sh).

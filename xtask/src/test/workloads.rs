@@ -401,7 +401,9 @@ fn grid(ranks: u32) -> (u32, u32) {
 
 /// The line with the answer.
 pub fn hash(outcome: &Outcome) -> Result<String> {
-    let mut answers = outcome.stdout.lines().filter(|line| line.starts_with("HASH "));
+    // PRRTE 3.0 ends a text of help with a zero byte, which may be on either stream.
+    let lines = outcome.stdout.lines().map(|line| line.trim_start_matches('\0'));
+    let mut answers = lines.filter(|line| line.starts_with("HASH "));
     let (first, second) = (answers.next(), answers.next());
     outcome.must(first.is_some() && second.is_none(), "it should print one line with HASH")?;
     Ok(first.unwrap_or_default().to_string())

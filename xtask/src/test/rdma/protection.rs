@@ -1,6 +1,7 @@
 //! Protected jobs over two Soft-RoCE adapters: checkpoints, rollbacks, restarts without adapters
-//! and with them again, and links that fail. What each case does is a script for the machine; its
-//! functions are in tests/rdma/protected.sh, and each of their waits has an end.
+//! and with them again, links that fail or lose packets, programs that use adapters themselves.
+//! What each case does is a script for the machine; its functions are in tests/rdma/protected.sh,
+//! and each of their waits has an end.
 
 use super::{in_machine, parameters, said};
 use crate::error::{Result, fail};
@@ -15,17 +16,32 @@ struct Case {
     program: (&'static str, &'static str),
     /// Seconds between checkpoints; 0: those that are asked for, and the first one.
     interval: u32,
+    /// Who uses the adapters.
+    user: User,
     /// In the machine. `$answer`: what the program says over stock Open MPI.
     script: &'static str,
 }
 
-const RING: (&str, &str) = ("hash_ring.c", "300 20000 /tmp/gate");
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum User {
+    /// Our transport.
+    Transport,
+    /// The program, past MPI: its verbs are shadowed, and all roll back together.
+    Program,
+    /// Both.
+    Both,
+}
 
-const CASES: [Case; 6] = [
+const RING: (&str, &str) = ("hash_ring.c", "300 20000 /tmp/gate");
+/// Its third argument: the adapters' GIDs of RoCE v2.
+const VERBS_RING: (&str, &str) = ("verbs_ring.c", "300 rxe1,rxe2 1 /tmp/gate");
+
+const CASES: [Case; 10] = [
     Case {
         name: "checkpoints, kill -9 of each rank and live rollbacks",
         program: RING,
         interval: 1,
+        user: User::Transport,
         script: "
             start $program
             await checkpoint_completed 2
@@ -41,6 +57,7 @@ const CASES: [Case; 6] = [
         name: "the same while ranks sleep between their calls",
         program: ("by_pid.c", "200 5000 sleeps /tmp/gate"),
         interval: 1,
+        user: User::Transport,
         script: "
             start $program
             await checkpoint_completed 4
@@ -53,6 +70,7 @@ const CASES: [Case; 6] = [
         name: "a global rollback",
         program: ("by_pid.c", "200 200 pid /tmp/gate"),
         interval: 2,
+        user: User::Transport,
         script: "
             start $program
             await checkpoint_completed 2
@@ -64,6 +82,7 @@ const CASES: [Case; 6] = [
         name: "images from verbs restarted over TCP, and theirs over verbs",
         program: RING,
         interval: 0,
+        user: User::Transport,
         script: "
             start $program
             await checkpoint_completed 1
@@ -85,6 +104,7 @@ const CASES: [Case; 6] = [
         name: "a link fails, and TCP takes over",
         program: RING,
         interval: 0,
+        user: User::Transport,
         script: "
             start $program
             await checkpoint_completed 1
@@ -97,6 +117,7 @@ const CASES: [Case; 6] = [
         name: "a link fails, a rank is rolled back without it, the link returns",
         program: RING,
         interval: 0,
+        user: User::Transport,
         script: "
             start $program
             await checkpoint_completed 1
@@ -107,6 +128,71 @@ const CASES: [Case; 6] = [
             kill_rank 1; await replay_completed 1
             link_up
             finish \"$answer\"",
+    },
+    Case {
+        name: "packets are lost, a rank is rolled back meanwhile",
+        program: RING,
+        interval: 1,
+        user: User::Transport,
+        script: "
+            start $program
+            await checkpoint_completed 1
+            packets_lost 3%
+            must_send
+            kill_rank 1; await replay_completed 1
+            before=$(count checkpoint_completed)
+            await checkpoint_completed $((before + 2))
+            must_send
+            finish \"$answer\"
+            must_have_lost 5",
+    },
+    Case {
+        name: "a program that uses verbs itself: two kills, all roll back",
+        program: VERBS_RING,
+        interval: 1,
+        user: User::Program,
+        script: "
+            start $program
+            await checkpoint_completed 3
+            kill_rank 1; await global_rollback 1; await replay_completed 2
+            before=$(count checkpoint_completed)
+            await checkpoint_completed $((before + 2))
+            kill_rank 0; await global_rollback 2; await replay_completed 4
+            must_send
+            finish \"$answer\"
+            must_say 4 'verbs are made again'",
+    },
+    Case {
+        name: "a program that uses verbs itself: restarts of the whole job",
+        program: VERBS_RING,
+        interval: 0,
+        user: User::Program,
+        script: "
+            start $program
+            await checkpoint_completed 1
+            must_send
+            checkpoint_and_exit
+            restart
+            await ready 2
+            echo 150 > $gate
+            must_send
+            checkpoint_and_exit
+            restart
+            must_send
+            finish \"$answer\"",
+    },
+    Case {
+        name: "a program that uses verbs itself, and so does the transport",
+        program: VERBS_RING,
+        interval: 1,
+        user: User::Both,
+        script: "
+            start $program
+            await checkpoint_completed 3
+            kill_rank 1; await global_rollback 1; await replay_completed 2
+            must_send
+            finish \"$answer\"
+            must_say 2 'verbs are made again'",
     },
 ];
 
@@ -129,12 +215,18 @@ fn check(case: &Case) -> Result<()> {
 fn job(case: &Case) -> Result<String> {
     let (source, arguments) = case.program;
     let source = paths::root().join("tests/workloads").join(source);
-    let program = mpi::compile(&source)?;
+    let program = match case.user {
+        User::Transport => mpi::compile(&source)?,
+        _ => mpi::compile_with(&source, &["-Wl,--no-as-needed", "-libverbs"])?,
+    };
     let functions = paths::root().join("tests/rdma/protected.sh");
     let rustbtl = paths::mca().join(build::PROGRAM);
     let interval = case.interval.to_string();
+    let is = |user: bool| if user { "1" } else { "0" };
     let own = [
-        ("verbs", "1"),
+        ("verbs", is(case.user != User::Program)),
+        ("shadow_verbs", is(case.user != User::Transport)),
+        ("verbose", if case.user == User::Transport { "0" } else { "20" }),
         ("sets", "none"),
         ("checkpoint_dir", "/tmp/checkpoints"),
         ("checkpoint_interval", interval.as_str()),
