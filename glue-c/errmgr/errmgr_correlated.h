@@ -95,10 +95,12 @@ bool mca_errmgr_correlated_has_lost(void);
 void mca_errmgr_correlated_set_lost(const orte_process_name_t *daemon, int daemons);
 void mca_errmgr_correlated_state_close(void);
 
-/* Where ORTE and PRRTE differ: a job is about to be launched, is it to be protected? Its programs
- * are started by guardians. It ends, without an error. It is not started, and a help text has said
+/* Where ORTE and PRRTE differ: a job is about to be launched, is it to be protected? Does a value
+ * that was given for it make no sense (a text that the caller frees, or NULL)? Its programs are
+ * started by guardians. It ends, without an error. It is not started, and a help text has said
  * why. */
 bool mca_errmgr_correlated_job_is_wanted(orte_job_t *job);
+char *mca_errmgr_correlated_values_check(void);
 void mca_errmgr_correlated_job_is_guarded(orte_job_t *job);
 /* The same as far as can be known before there is a job: daemons are started first. */
 bool mca_errmgr_correlated_will_be_wanted(void);

@@ -261,7 +261,10 @@ static void on_launch(int fd, short flags, void *data)
         if (mca_errmgr_correlated_may_recover()) {
             mca_errmgr_correlated_output_watch(job);
         }
-        char *problem = mca_errmgr_correlated_signal_check();
+        char *problem = mca_errmgr_correlated_values_check();
+        if (NULL == problem) {
+            problem = mca_errmgr_correlated_signal_check();
+        }
         if (NULL == problem) {
             problem = mca_errmgr_correlated_coordinator_start(
                 job, mca_errmgr_correlated_output_prints(), &port, &name, &secret);

@@ -165,6 +165,11 @@ bool mca_errmgr_correlated_will_be_wanted(void)
     return true; /* the same */
 }
 
+char *mca_errmgr_correlated_values_check(void)
+{
+    return NULL; /* Open MPI has refused it */
+}
+
 void mca_errmgr_correlated_job_is_guarded(orte_job_t *job)
 {
     (void) job; /* all are, by the fork agent */

@@ -17,6 +17,7 @@
 static const prte_job_t *current_job = NULL;
 static pmix_list_t files;
 static bool have_files = false;
+static char *bad_value = NULL; /* what is wrong with the first that makes no sense */
 
 static void read_file(const char *folder, const char *below, const char *name)
 {
@@ -146,9 +147,15 @@ int prrte_correlated_value(const char *framework, const char *component, const c
         snprintf(variable, sizeof(variable), "OMPI_MCA_%s", framework);
     }
     const char *text = value_of(variable);
-    if (NULL != text && !parse(text, type, where)) {
-        pmix_show_help(CORRELATED_ERRMGR_HELP, "bad-value", true,
-                       variable + sizeof("OMPI_MCA_") - 1, text);
+    if (NULL != text && !parse(text, type, where) && NULL == bad_value
+        && 0 > asprintf(&bad_value, "%s has an invalid value: %s",
+                        variable + sizeof("OMPI_MCA_") - 1, text)) {
+        bad_value = NULL;
     }
     return PRTE_SUCCESS;
+}
+
+char *mca_errmgr_correlated_values_check(void)
+{
+    return NULL == bad_value ? NULL : strdup(bad_value);
 }
