@@ -51,6 +51,8 @@ struct Sim {
     random: u64,
     cuts: Vec<(usize, usize)>,
     down: Vec<usize>,
+    /// What the user is told, and by which end.
+    notices: Vec<(usize, String)>,
 }
 
 impl Sim {
@@ -77,7 +79,8 @@ impl Sim {
         }
         let known = vec![vec![Known::default(); NODES]; NODES];
         let random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        Self { world, wires, ends, known, random, cuts: Vec::new(), down: Vec::new() }
+        let (cuts, down, notices) = (Vec::new(), Vec::new(), Vec::new());
+        Self { world, wires, ends, known, random, cuts, down, notices }
     }
 
     fn draw(&mut self, below: usize) -> usize {
@@ -132,7 +135,7 @@ impl Sim {
                     known.is_up = false;
                     known.said_goodbye = said_goodbye;
                 }
-                Event::Notice(_) => {}
+                Event::Notice(text) => self.notices.push((at, text)),
             }
         }
     }
@@ -401,6 +404,49 @@ fn faults_lose_and_double_nothing_and_leave_nothing_behind() {
     println!("{total:?}");
     assert!(total.delivered > 50_000 && total.errors > 100 && total.no_receive > 0, "{total:?}");
     assert!(total.inlined > 0 && total.signaled < total.delivered, "{total:?}");
+}
+
+/// An adapter is pulled out under traffic. What is under way arrives once and in order, its node
+/// goes on over TCP and says so once, and the others stay with their queue pairs.
+#[test]
+fn an_adapter_that_is_pulled_out_loses_and_doubles_nothing() {
+    for seed in 1..=30 {
+        let mut sim = ManuallyDrop::new(Sim::new(seed, None));
+        sim.disturb(3000, 0);
+        sim.until("queue pairs", |sim| {
+            Sim::pairs().fold(true, |all, (from, to)| {
+                let uses = sim.ends[from].uses_queues(id(to)) == (true, true);
+                if !uses && sim.known[from][to].epoch == 0 || sim.known[from][to].part.is_some() {
+                    sim.send(from, to, 8);
+                }
+                all & uses
+            })
+        });
+        let gone = seed as usize % NODES;
+        sim.disturb(500, 0);
+        sim.world.remove_device(gone);
+        sim.disturb(3000, 0);
+        for n in 0..50 {
+            for (from, to) in Sim::pairs() {
+                sim.until("room", |sim| sim.send(from, to, (n * 37) % 900) == Sent::Accepted);
+            }
+        }
+        sim.until("arrival", |sim| {
+            Sim::pairs().all(|(from, to)| {
+                let (sender, receiver) = (sim.known[from][to], sim.known[to][from]);
+                receiver.last == Some((sender.epoch, sender.sent - 1))
+            })
+        });
+        for (from, to) in Sim::pairs() {
+            let stays = from != gone && to != gone;
+            let uses = sim.ends[from].uses_queues(id(to));
+            assert_eq!(uses, (stays, stays), "seed {seed}: {from} to {to}, {gone} is gone");
+        }
+        let text = "fake0 port 1: the adapter has failed; messages go over TCP".to_owned();
+        let of_it: Vec<_> = sim.notices.iter().filter(|(at, _)| *at == gone).collect();
+        assert_eq!(of_it, [&(gone, text)], "seed {seed}");
+        drop(ManuallyDrop::into_inner(sim));
+    }
 }
 
 /// The seeds that a planted bug has to be found with.

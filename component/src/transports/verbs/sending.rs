@@ -225,9 +225,20 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
         self.way_changed();
     }
 
-    /// An event of the adapter itself: all channels continue by their connections.
-    #[cold]
+    /// An event of the adapter itself: all channels continue by their connections, until its port
+    /// is active again.
     pub(super) fn adapter_failed(&mut self, why: &str) {
+        self.leave_adapter(why, " until it is back");
+    }
+
+    /// The adapter is gone: they continue so for good. One that takes its place is opened when the
+    /// process is restored.
+    pub(super) fn adapter_is_gone(&mut self, why: &str) {
+        self.leave_adapter(why, "");
+    }
+
+    #[cold]
+    fn leave_adapter(&mut self, why: &str, until: &str) {
         if !core::mem::take(&mut self.adapter.is_healthy) {
             return;
         }
@@ -239,8 +250,7 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
             }
         }
         if self.closing_since_ms.is_none() {
-            let text =
-                format!("{device} port {port}: {why}; messages go over TCP until it is back");
+            let text = format!("{device} port {port}: {why}; messages go over TCP{until}");
             self.events.push_back(Event::Notice(text));
         }
     }

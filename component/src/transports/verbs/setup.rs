@@ -92,7 +92,11 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
             Ok(made) => made,
             Err(error) => {
                 self.channels[at].stays = true;
-                self.notice(format!("{error}; messages to a peer go over TCP"));
+                // The adapter may be gone, which says why for all peers.
+                self.adapter_news();
+                if self.adapter.is_healthy {
+                    self.notice(format!("{error}; messages to a peer go over TCP"));
+                }
                 return;
             }
         };
@@ -223,7 +227,7 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
             let own = self.adapter.choice.port;
             match event {
                 AsyncEvent::PortDown(port) if port == own => self.adapter_failed("port is down"),
-                AsyncEvent::DeviceFatal => self.adapter_failed("the adapter has failed"),
+                AsyncEvent::DeviceFatal => self.adapter_is_gone("the adapter has failed"),
                 AsyncEvent::PortActive(port) if port == own => self.port_is_back(),
                 _ => {}
             }
