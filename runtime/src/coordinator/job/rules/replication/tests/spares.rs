@@ -164,6 +164,38 @@ fn a_rank_that_is_being_started_on_the_spare_node_stays_there_when_all_are_rolle
 }
 
 #[test]
+fn ranks_that_are_being_started_are_placed_again_with_one_of_their_set_that_fails() {
+    const NODES: [&str; 4] = ["n0", "n1", "n1", "n2"];
+    let mut world = World::new(1, &NODES);
+    world.handle(SPARE, FromNode::ReplicaServer { addresses: format!("{SPARE}:1") });
+    world.spare(true);
+    for (rank, from, to) in [(0, "n0", "n1"), (1, "n1", "n2"), (2, "n1", "n2"), (3, "n2", SPARE)] {
+        world.stored(rank, from, 1);
+        world.image_replicated(rank, from, to, 1);
+    }
+    world.lose("n1");
+    for rank in [1, 2] {
+        world.image_replicated(rank, "n2", SPARE, 1);
+    }
+    let started = |world: &mut World| {
+        let mut started = world.actions();
+        started.retain(|action| action.contains("started at s:9") || action.contains("adopts"));
+        started
+    };
+    let both = [1, 2].map(|rank| format!("0 has {rank} started at s:9 from checkpoint-1"));
+    assert_eq!(started(&mut world), both);
+    let proxy_failed = FromNode::ProxyFailed {
+        host: PeerId(0),
+        rank: PeerId(2),
+        incarnation: Incarnation(1),
+        reachable: true,
+        reason: "gone".into(),
+    };
+    world.handle("n0", proxy_failed);
+    assert_eq!(started(&mut world), both, "it has room for two");
+}
+
+#[test]
 fn with_the_guardian_that_waits_a_rank_on_the_spare_node_is_lost_too() {
     let mut world = with_spare();
     world.settle(SPARE);
