@@ -123,6 +123,28 @@ static int32_t unhex(const char *digits, unsigned char *bytes, int32_t most)
     return n;
 }
 
+/* How much of a piece goes to Open MPI at a time: with --tag-output, --timestamp-output or --xml
+ * 4.1 puts something in front of each line, or in place of a character, in a buffer of 8192 bytes,
+ * and loses what has no room there. A line that is cut gets a tag inside. */
+static int32_t with_room_for_tags(const unsigned char *data, int32_t bytes)
+{
+    enum { BUFFER_BYTES = 8192, TAG_BYTES_MAX = 96, CHARACTER_BYTES_MAX = 6 };
+    int32_t n = 0, lines = 0, room = BUFFER_BYTES - 2 * TAG_BYTES_MAX;
+    while (n < bytes) {
+        room -= '\n' == data[n] ? TAG_BYTES_MAX + CHARACTER_BYTES_MAX
+                : ' ' > data[n] || '~' < data[n] || '&' == data[n] || '<' == data[n]
+                          || '>' == data[n]
+                    ? CHARACTER_BYTES_MAX
+                    : 1;
+        if (0 > room) {
+            return 0 < lines ? lines : n;
+        }
+        n++;
+        lines = '\n' == data[n - 1] ? n : lines;
+    }
+    return n;
+}
+
 void mca_errmgr_correlated_output_print(const char *what)
 {
     static unsigned char data[CORRELATED_PIECE_BYTES_MAX];
@@ -143,15 +165,17 @@ void mca_errmgr_correlated_output_print(const char *what)
         *upto = offset;
     }
     uint64_t printed = *upto > offset ? *upto - offset : 0;
-    if (0 < bytes && printed < (uint64_t) bytes) {
+    while (0 < bytes && printed < (uint64_t) bytes) {
+        int32_t now = with_room_for_tags(data + printed, bytes - (int32_t) printed);
         opal_buffer_t *piece = correlated_output_pack(job, (int) rank, (int) stream,
-                                                      data + printed,
-                                                      bytes - (int32_t) printed);
-        if (NULL != piece) {
-            stock_output(ORTE_SUCCESS, ORTE_PROC_MY_NAME, piece, ORTE_RML_TAG_IOF_HNP, NULL);
-            correlated_output_release(piece);
-            *upto = offset + (uint64_t) bytes;
+                                                      data + printed, now);
+        if (NULL == piece) {
+            break;
         }
+        stock_output(ORTE_SUCCESS, ORTE_PROC_MY_NAME, piece, ORTE_RML_TAG_IOF_HNP, NULL);
+        correlated_output_release(piece);
+        printed += (uint64_t) now;
+        *upto = offset + printed;
     }
     snprintf(answer, sizeof(answer), "%u %u %llu", rank, stream, (unsigned long long) *upto);
     (void) mca_errmgr_correlated_coordinator_send(RUSTBTL_KEY_PRINTED, answer);

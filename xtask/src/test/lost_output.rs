@@ -79,6 +79,27 @@ pub fn run_over(tier: &mut Tier, over: &Over) {
         let title = format!("lost output: {title}, each line once: {NODES} × {PPN}");
         tier.check(&title, || each_line_once(over, faults, shared));
     }
+    tier.check("lost output: lines shorter than their tags: 3 × 1", || short_lines(over));
+}
+
+/// What a restarted rank prints has room for the tags of its lines. (mpirun of 4.1 loses a part of
+/// what others print, with and without us: they are not looked at.)
+fn short_lines(over: &Over) -> Result<()> {
+    const SHORT: u64 = 600;
+    let scratch = Scratch::new("lost-output")?;
+    let program = mpi::compile_over(&paths::root().join("tests/workloads/short_lines.c"), over)?;
+    let program = program.display().to_string();
+    let (iterations, lines) = (ITERATIONS.to_string(), SHORT.to_string());
+    let failed = scratch.0.join("failed").display().to_string();
+    let job = over.job(TestJob::new(3, 1, &[&program, &iterations, &lines, &failed]));
+    let job = job.with(&["--tag-output", "--write-when-failed", &failed]);
+    let job = job.with(&["--kill-node-after-checkpoint", "1@1"]);
+    let outcome = workloads::protected(job, &workloads::checkpoint_folder(&scratch)?).run()?;
+    outcome.must(outcome.code == 0, "the job failed")?;
+    let printed = outcome.stdout.matches(",1]<stdout>:").count() as u64;
+    let wanted = ITERATIONS * SHORT;
+    outcome.must(printed == wanted, &format!("{printed} lines of rank 1, not {wanted}"))?;
+    must_be_clean(&outcome)
 }
 
 fn each_line_once(over: &Over, faults: &[&str], shared: bool) -> Result<()> {

@@ -166,8 +166,7 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t TestOptions) {
         one_sided_component::tasks(tasks, built, options.long, every_case);
     }
     under_slurm(tasks, options.long);
-    // Whoever reads mpirun's output has to keep up with it: beside other jobs mpirun itself has
-    // lost a piece of what a rank of its own node printed (tests/LEDGER.md).
+    // Whoever reads mpirun's output has to keep up with it.
     tasks.push(Task::new("output of failed nodes", Alone, built, lost_output::run));
 }
 
