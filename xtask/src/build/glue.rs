@@ -21,8 +21,7 @@ const CFLAGS: [&str; 8] = [
     "-Werror=implicit-function-declaration",
 ];
 
-/// `nodelete`: our close hooks close the framework that unloads us. No library of Open MPI is
-/// named: like its own components, we find its symbols in the process.
+/// `nodelete`: our close hooks close the framework that unloads us.
 const LDFLAGS: [&str; 5] =
     ["-shared", "-static-libgcc", "-Wl,-z,nodelete", "-Wl,--gc-sections", "-Wl,--exclude-libs,ALL"];
 
@@ -98,11 +97,13 @@ fn compile_one(
     Ok(object)
 }
 
-/// Links a component under a temporary name, which is returned.
+/// Links a component under a temporary name, which is returned. `library`: one of Open MPI's that
+/// is named in it. Without, its symbols are found among those that the process shows to all.
 pub fn link(
     component: &Component,
     objects: &[PathBuf],
     archive: Option<&PathBuf>,
+    library: Option<&Path>,
 ) -> Result<PathBuf> {
     let script = build_folder().join(format!("{}.map", component.name));
     let exports = format!("{{ global: {}; local: *; }};\n", component.shown().join("; "));
@@ -111,6 +112,9 @@ pub fn link(
     let mut gcc = Command::new("gcc");
     gcc.args(LDFLAGS).arg(format!("-Wl,--version-script={}", script.display()));
     gcc.args(objects).args(archive).args(["-lm", "-lpthread"]).arg("-o").arg(&file);
+    if let Some(library) = library {
+        gcc.arg("-Wl,--no-as-needed").arg(library);
+    }
     run::check(&mut gcc)?;
     Ok(file)
 }

@@ -138,6 +138,14 @@ impl Component {
         self.project.is_empty()
     }
 
+    /// The library of Open MPI that it has to name. A program that opens libmpi for itself, as
+    /// Python does for mpi4py, shows none of its symbols to others: Open MPI 4.1 opens it again for
+    /// all, 5.0 does not.
+    fn named_library(&self) -> Result<Option<PathBuf>> {
+        let is_needed = self.is_openmpis() && openmpi::has_prrte()?;
+        is_needed.then(|| openmpi::library_of(self.library)).transpose()
+    }
+
     /// The name of the file that is loaded. PRRTE finds components in the folders that
     /// PMIx searches, under PMIx's name.
     pub fn installed_name(&self) -> String {
@@ -241,7 +249,9 @@ fn build_all(options: &BuildOptions) -> Result<()> {
     for component in components()? {
         let libraries = openmpi::exported_symbols(component.library)?;
         let objects = glue::compile(component, options.debug)?;
-        let file = glue::link(component, &objects, component.rust.then_some(&archive))?;
+        let archive = component.rust.then_some(&archive);
+        let named = component.named_library()?;
+        let file = glue::link(component, &objects, archive, named.as_deref())?;
         symbols::check(&file, component, &libraries).inspect_err(|_| {
             let _ = fs::remove_file(&file);
         })?;

@@ -140,9 +140,14 @@ fn pmix_headers(include: &Path) -> Result<PathBuf> {
         .ok_or_else(|| failure!("there are no headers of PMIx for components: install libpmix-dev"))
 }
 
+/// Where this library of Open MPI is.
+pub fn library_of(name: &str) -> Result<PathBuf> {
+    Ok(directory("libdir")?.join(name))
+}
+
 /// Every symbol that a process with this library of Open MPI offers to a component.
 pub fn exported_symbols(library: &str) -> Result<HashSet<String>> {
-    let first = directory("libdir")?.join(library);
+    let first = library_of(library)?;
     let mut ldd = Command::new("ldd");
     let libraries = run::output(ldd.arg(&first))?;
     let mut symbols = HashSet::new();

@@ -39,7 +39,7 @@ pub fn check(file: &Path, component: &Component, offered: &HashSet<String>) -> R
         let wanted = wanted.join(", ");
         fail!("{name}.so should export {wanted} alone, but exports: {}", shown.join(", "));
     }
-    check_needed(file, name)
+    check_needed(file, component)
 }
 
 fn symbols(file: &Path, which: &str) -> Result<String> {
@@ -51,12 +51,13 @@ fn is_weak(line: &str) -> bool {
     line.split_whitespace().rev().nth(1).is_some_and(|kind| kind == "w" || kind == "v")
 }
 
-fn check_needed(file: &Path, name: &str) -> Result<()> {
+fn check_needed(file: &Path, component: &Component) -> Result<()> {
+    let (name, own) = (component.name, component.library);
     let text = run::output(Command::new("readelf").args(["-d", "-W"]).arg(file))?;
     for line in text.lines().filter(|line| line.contains("(NEEDED)")) {
         let library = line.split(['[', ']']).nth(1).unwrap_or_default();
-        if !NEEDED.iter().any(|allowed| library.starts_with(allowed)) {
-            fail!("{name}.so is linked with {library}; only libc's parts are allowed");
+        if !NEEDED.iter().chain([&own]).any(|allowed| library.starts_with(allowed)) {
+            fail!("{name}.so is linked with {library}; only libc's parts and {own} are allowed");
         }
     }
     Ok(())
