@@ -51,6 +51,7 @@ pub fn run(tier: &mut Tier, long: bool) {
     }
     let over = Over::Debian(InTree::new(tree));
     tier.check("jobs run over our component: 1 to 3 nodes", || is_ours(tree, &[1, 2, 3]));
+    tier.check("a program hides libmpi's symbols", || hides_mpi(tree));
     recovery::run(tier, &over);
     node_failure::guardians_over(tier, &over);
     local_storage::run_over(tier, &over);
@@ -92,6 +93,7 @@ pub fn run_some(tier: &mut Tier) {
     tier.check(title, || in_tree(&tree, script));
     let over = Over::Debian(InTree::new(&tree));
     tier.check("jobs run over our component: 2 nodes", || is_ours(&tree, &[2]));
+    tier.check("a program hides libmpi's symbols", || hides_mpi(&tree));
     recovery::run_one(tier, &over);
     spare_nodes::run_over(tier, &over, 1);
     mpi::run_some(tier, &over, |name| SOME.contains(&name));
@@ -142,6 +144,24 @@ fn in_tree(tree: &Path, script: &str) -> Result<()> {
     let outcome = job.run()?;
     outcome.must(outcome.code == 0, "the script did not come to its end")?;
     outcome.must(outcome.stdout.ends_with("passed\n"), "the script did not pass")
+}
+
+/// It is not linked with anything of Open MPI's, so it is compiled outside.
+fn hides_mpi(tree: &Path) -> Result<()> {
+    let scratch = Scratch::new("debian")?;
+    let program = scratch.0.join("hides_mpi").display().to_string();
+    let mut compiler = Command::new("cc");
+    compiler.arg("-o").arg(&program).arg(paths::root().join("xtask/programs/hides_mpi.c"));
+    run::output(compiler.arg("-ldl"))?;
+    let folder = scratch.0.display().to_string();
+    let report = ["--mca", "vprotocol_correlated_report", &folder];
+    let job = TestJob::new(1, 2, &[&program]);
+    let outcome = Over::Debian(InTree::new(tree)).job(job).with(&report).run()?;
+    outcome.must(outcome.code == 0, "the job failed")?;
+    let mut find = Command::new("find");
+    let reports = run::output(find.arg(&scratch.0).args(["-name", "rank-*.json"]))?;
+    outcome.must(reports.lines().count() == 2, "not over our component")?;
+    node_failure::must_be_clean(&outcome)
 }
 
 /// Every rank writes a report, and the result is that of a job of stock Open MPI.
