@@ -286,8 +286,8 @@ impl Sim {
         (0..NODES).flat_map(|from| (0..NODES).map(move |to| (from, to))).filter(|(a, b)| a != b)
     }
 
-    /// Every pair sends, over queue pairs in the end, and all of it arrives.
-    fn prove_alive(&mut self) {
+    /// Every pair uses queue pairs, both ways.
+    fn await_queues(&mut self) {
         self.until("queue pairs", |sim| {
             sim.reconnect();
             // Every pair, not only those up to the first that is not ready: a frame that is taken
@@ -300,7 +300,11 @@ impl Sim {
                 all & uses
             })
         });
-        for n in 0..100 {
+    }
+
+    /// Every pair sends so many frames, and all of them arrive.
+    fn exchange(&mut self, frames: usize) {
+        for n in 0..frames {
             for (from, to) in Self::pairs() {
                 self.until("room", |sim| sim.send(from, to, (n * 37) % 900) == Sent::Accepted);
             }
@@ -311,6 +315,12 @@ impl Sim {
                 receiver.last == Some((sender.epoch, sender.sent - 1))
             })
         });
+    }
+
+    /// Every pair sends, over queue pairs in the end, and all of it arrives.
+    fn prove_alive(&mut self) {
+        self.await_queues();
+        self.exchange(100);
         self.until("buffers of queue pairs that are gone", |sim| {
             let receives = usize::from(SIZES.receives);
             (0..NODES).all(|at| sim.world.posted_receives(at) == receives)
@@ -413,30 +423,12 @@ fn an_adapter_that_is_pulled_out_loses_and_doubles_nothing() {
     for seed in 1..=30 {
         let mut sim = ManuallyDrop::new(Sim::new(seed, None));
         sim.disturb(3000, 0);
-        sim.until("queue pairs", |sim| {
-            Sim::pairs().fold(true, |all, (from, to)| {
-                let uses = sim.ends[from].uses_queues(id(to)) == (true, true);
-                if !uses && sim.known[from][to].epoch == 0 || sim.known[from][to].part.is_some() {
-                    sim.send(from, to, 8);
-                }
-                all & uses
-            })
-        });
+        sim.await_queues();
         let gone = seed as usize % NODES;
         sim.disturb(500, 0);
         sim.world.remove_device(gone);
         sim.disturb(3000, 0);
-        for n in 0..50 {
-            for (from, to) in Sim::pairs() {
-                sim.until("room", |sim| sim.send(from, to, (n * 37) % 900) == Sent::Accepted);
-            }
-        }
-        sim.until("arrival", |sim| {
-            Sim::pairs().all(|(from, to)| {
-                let (sender, receiver) = (sim.known[from][to], sim.known[to][from]);
-                receiver.last == Some((sender.epoch, sender.sent - 1))
-            })
-        });
+        sim.exchange(50);
         for (from, to) in Sim::pairs() {
             let stays = from != gone && to != gone;
             let uses = sim.ends[from].uses_queues(id(to));

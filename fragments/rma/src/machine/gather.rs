@@ -4,7 +4,6 @@
 
 use super::Rma;
 use super::quick::Quick;
-use crate::arithmetic::Op;
 use crate::batch::append;
 use crate::ids::{CommRank, ContextId};
 use crate::layout::Layout;
@@ -38,7 +37,7 @@ impl Rma {
     ) -> Option<()> {
         let (op, data) = match quick {
             Quick::Put(data) => (None, *data),
-            Quick::Combine { op, data, found: None } if *op != Op::NoOp => (Some(*op), *data),
+            Quick::Combine { op, data, found: None } => (Some(*op), *data),
             _ => return None,
         };
         let full = self.batch_bytes_max();

@@ -158,10 +158,18 @@ fn hides_mpi(tree: &Path) -> Result<()> {
     let job = TestJob::new(1, 2, &[&program]);
     let outcome = Over::Debian(InTree::new(tree)).job(job).with(&report).run()?;
     outcome.must(outcome.code == 0, "the job failed")?;
+    must_have_reports(&scratch, 2)?;
+    node_failure::must_be_clean(&outcome)
+}
+
+/// So many ranks have run over our component.
+fn must_have_reports(scratch: &Scratch, ranks: usize) -> Result<()> {
     let mut find = Command::new("find");
     let reports = run::output(find.arg(&scratch.0).args(["-name", "rank-*.json"]))?;
-    outcome.must(reports.lines().count() == 2, "not over our component")?;
-    node_failure::must_be_clean(&outcome)
+    if reports.lines().count() != ranks {
+        fail!("not every rank has written a report:\n{reports}");
+    }
+    Ok(())
 }
 
 /// Every rank writes a report, and the result is that of a job of stock Open MPI.
@@ -177,11 +185,7 @@ fn is_ours(tree: &Path, numbers: &[u32]) -> Result<()> {
         let ours = over.job(TestJob::new(nodes, 2, &[&ring])).with(&report).run()?;
         ours.must(ours.code == 0 && ours.stdout == stock.stdout, "not as stock's")?;
         node_failure::must_be_clean(&ours)?;
-        let mut find = Command::new("find");
-        let reports = run::output(find.arg(&scratch.0).args(["-name", "rank-*.json"]))?;
-        if reports.lines().count() != 2 * nodes as usize {
-            fail!("not every rank has written a report:\n{reports}");
-        }
+        must_have_reports(&scratch, 2 * nodes as usize)?;
     }
     Ok(())
 }
