@@ -135,7 +135,8 @@ pub(crate) fn take(
         dead: &dead,
         copying: Copying::ForkOrPause,
         while_paused: Some(&mut while_paused),
-        track_changes: checkpoint.tracks_changes,
+        // What an adapter writes to registered memory the kernel does not note (docs/adr/0036).
+        track_changes: checkpoint.tracks_changes && !checkpoint.verbs.is_used(),
         file_undo: record.as_ref().map(|(folder, epoch)| (&folder[..], *epoch)),
         ..FreezeOptions::default()
     };

@@ -114,11 +114,15 @@ impl ShadowVerbs {
         Ok(Self { library: Some(library), ..Self::default() })
     }
 
+    /// Has the program ever opened an adapter?
+    pub(crate) fn is_used(&self) -> bool {
+        // SAFETY: no arguments.
+        self.library.is_some_and(|library| unsafe { (library.is_used)() })
+    }
+
     /// Why no snapshot may be taken for this checkpoint.
     pub(crate) fn not_drained(&self, checkpoint: CheckpointId) -> Option<&'static str> {
-        // SAFETY: no arguments.
-        let is_used = self.library.is_some_and(|library| unsafe { (library.is_used)() });
-        (is_used && !self.drain.is_drained_for(checkpoint.0)).then_some(NOT_DRAINED)
+        (self.is_used() && !self.drain.is_drained_for(checkpoint.0)).then_some(NOT_DRAINED)
     }
 
     /// Adapters are in no image.
@@ -146,11 +150,9 @@ impl ShadowVerbs {
     /// This rank's part of the tallies: does it use verbs, and what has it posted?
     fn tallies(&self) -> Vec<u8> {
         let Some(library) = self.library else { return vec![0] };
-        // SAFETY: no arguments.
-        let is_used = unsafe { (library.is_used)() };
         // SAFETY: a sink and what it takes.
         let (tallies, ()) = taken(|to| unsafe { (library.tallies)(to, append) });
-        [&[is_used.into()][..], &tallies].concat()
+        [&[self.is_used().into()][..], &tallies].concat()
     }
 }
 

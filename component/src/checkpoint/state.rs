@@ -35,8 +35,8 @@ pub(crate) struct Checkpoint {
     pub(crate) huge_pages: bool,
     /// The kernel notes what is written between snapshots, where it can.
     pub(crate) tracks_changes: bool,
-    /// It was said how changes are found.
-    pub(crate) says_changes: bool,
+    /// It was said how changes are found: are they noted by the kernel?
+    pub(crate) said_changes: Option<bool>,
     /// The checkpoint for which they were made.
     pub(crate) huge_pages_for: CheckpointId,
     pub(crate) freezer: Freezer,

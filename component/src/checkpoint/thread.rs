@@ -171,7 +171,7 @@ pub fn start(
             huge_pages,
             // Memory that the kernel notes cannot be made huge pages of again.
             tracks_changes: !huge_pages && std::env::var_os(TRACK_CHANGES).is_some(),
-            says_changes: false,
+            said_changes: None,
             huge_pages_for: CheckpointId(0),
             freezer,
             children: BTreeMap::new(),
@@ -397,12 +397,12 @@ impl Checkpoint {
         }
     }
 
-    /// Once, behind the first snapshot.
+    /// Behind the first snapshot, and when it is another way.
     pub(crate) fn say_how_changes_are_found(&mut self) {
-        if core::mem::replace(&mut self.says_changes, true) || !self.tracks_changes {
+        let noted = self.freezer.tracks_changes();
+        if !self.tracks_changes || self.said_changes.replace(noted) == Some(noted) {
             return;
         }
-        let noted = self.freezer.tracks_changes();
         self.shared.glue.verbose(verbose::INFO, || {
             let how = if noted { "pages that the kernel notes (PAGEMAP_SCAN)" } else { "hashes" };
             format!("incremental images: what has changed is found by {how}")
