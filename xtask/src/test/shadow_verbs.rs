@@ -22,13 +22,16 @@ const RANKS: u32 = 3;
 const ITERATIONS: u64 = 1500;
 /// What a set needs is in no image of it alone, and the user is told.
 const NOT_LOGGED: &str = "it uses verbs past MPI";
-const SHADOWED: [&str; 6] = [
+const SHADOWED: [&str; 9] = [
     "--mca",
     "vprotocol_correlated_shadow_verbs",
     "1",
     "--mca",
     "vprotocol_correlated_verbose",
     "20",
+    "--mca",
+    "vprotocol_correlated_incremental",
+    "4",
 ];
 const SINGLE: [&str; 3] = ["--mca", "vprotocol_correlated_sets", "core"];
 /// All ranks are one set, which rolls back as a set.
