@@ -186,6 +186,18 @@ impl<M: SegmentMemory> PayloadLog<M> {
         self.segment(place.slot).memory.as_ref()[place.offset..].get(..head.bytes)
     }
 
+    /// The segment that the payload of a record lies in, if it was not trimmed.
+    pub fn segment_of(&self, record: LogRecord) -> Option<&M::Segment> {
+        let (segment, at) = self.find(record)?;
+        let memory = segment.memory.as_ref();
+        let head = record::read(memory, at.offset);
+        let of = match head.bulk {
+            true => self.segment(record::read_place(memory, at.offset).slot),
+            false => segment,
+        };
+        head.live.then_some(&of.memory)
+    }
+
     /// The same, to be written: for payloads that are copied after [`Self::append`].
     pub fn payload_mut(&mut self, record: LogRecord) -> Option<&mut [u8]> {
         let (segment, at) = self.find(record)?;

@@ -45,6 +45,8 @@ pub struct Counters {
     pub eager_messages: u64,
     /// Messages that were sent by rendezvous.
     pub rendezvous_messages: u64,
+    /// Long messages that were fetched from where they lay at their sender.
+    pub fetched_messages: u64,
     /// Messages that arrived before a receive for them was posted.
     pub unexpected_messages: u64,
     /// Frames that were dropped because they came from or went to an older incarnation.

@@ -1,9 +1,8 @@
 /*
  * The whole interface between C (Open MPI's structs and macros) and Rust (the message engine).
  *
- * Mirrored by component/src/ffi/table.rs; sizes and offsets are asserted on both sides. Nothing in
- * here names an Open MPI type. `rustbtl_*` is implemented in Rust; what Rust needs
- * of C it gets as a table of functions.
+ * Mirrored by component/src/ffi/table.rs; sizes and offsets are asserted on both sides. Nothing
+ * here names an Open MPI type. `rustbtl_*` are functions of Rust; it gets those of C as a table.
  */
 #ifndef RUSTBTL_GLUE_H
 #define RUSTBTL_GLUE_H
@@ -256,6 +255,7 @@ typedef struct rustbtl_config {
     uint32_t verbose;
     uint32_t overhead_max; /* thousandths of the time that protection may cost; 0: no limit */
     uint32_t verbs_mtu;
+    uint32_t verbs_read_min; /* bytes; 0: nothing is read */
     uint8_t shm;
     uint8_t tcp_ipv4;
     uint8_t tcp_ipv6;
@@ -269,10 +269,10 @@ typedef struct rustbtl_config {
     uint8_t tcp_encrypt;
 } rustbtl_config_t;
 
-_Static_assert(sizeof(rustbtl_config_t) == 192, "mirrored in component/src/ffi/table.rs");
+_Static_assert(sizeof(rustbtl_config_t) == 200, "mirrored in component/src/ffi/table.rs");
 _Static_assert(offsetof(rustbtl_config_t, shm_eager_limit) == 136,
                "mirrored in component/src/ffi/table.rs");
-_Static_assert(offsetof(rustbtl_config_t, shm) == 180, "mirrored in component/src/ffi/table.rs");
+_Static_assert(offsetof(rustbtl_config_t, shm) == 184, "mirrored in component/src/ffi/table.rs");
 
 /* Where this process is. */
 typedef struct rustbtl_job {

@@ -31,6 +31,7 @@ rustbtl_config_t mca_vprotocol_correlated_config = {
     .shm_eager_limit = 0,
     .tcp_eager_limit = 0,
     .tcp_chunk = 0,
+    .verbs_read_min = 32768,
     .tcp_connect_timeout = 30000,
     .spin = 20000,
     .spin_oversubscribed = 0,
@@ -251,6 +252,9 @@ static void register_verbs(rustbtl_config_t *c)
     (void) number("verbs_mtu", &c->verbs_mtu, 4,
            "Largest packet in bytes: 256, 512, 1024, 2048 or 4096. 0: the smaller one of what the "
            "two ports have.");
+    (void) number("verbs_read_min", &c->verbs_read_min, 4,
+           "Messages of so many bytes are read by their receivers from where they lie, by RDMA "
+           "READ. 0: none; they are sent in pieces.");
 }
 
 static void register_rest(rustbtl_config_t *c)

@@ -4,7 +4,8 @@
 folder=/tmp/checkpoints
 gate=/tmp/gate
 said=/tmp/said
-mkdir -p $folder
+report=/tmp/report
+mkdir -p $folder $report
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 cd /tmp || exit 1
 
@@ -83,6 +84,14 @@ must_say_once() { # TEXT
 
 must_say() { # COUNT TEXT
     [ "$(grep -c -- "$2" $said)" = "$1" ] || fail "not $1 times: $2"
+}
+
+must_have_fetched() { # MESSAGES, each rank at least
+    local rank fetched
+    for rank in 0 1; do
+        fetched=$(grep -o '"fetched_messages":[0-9]*' $report/rank-$rank.json | cut -d: -f2)
+        [ "${fetched:-0}" -ge "$1" ] || fail "rank $rank has fetched ${fetched:-no} messages"
+    done
 }
 
 packets_lost() { # PERCENT, of what both adapters send

@@ -52,7 +52,9 @@ int main(int argc, char **argv)
         before = hash;
         uint64_t draw = mix((uint64_t) i, 17);
         int sizes[2] = { (int) (draw % 64), (int) ((draw >> 8) % (uint64_t) (largest + 1)) };
-        if (draw & (7ull << 40))
+        if (argc > 4)
+            sizes[1] = largest / 2 + sizes[1] / 2; /* long ones only */
+        else if (draw & (7ull << 40))
             sizes[1] %= 5000;
         MPI_Request r[4];
         for (int k = 0; k < 2; k++) {

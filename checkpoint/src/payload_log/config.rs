@@ -12,7 +12,8 @@ pub enum SegmentSource {
 /// Gives out the memory of segments.
 pub trait SegmentMemory {
     /// A piece of memory. Its bytes may not move while it lives (transports read from them); it
-    /// starts on a page boundary where speed counts. Dropping it frees the memory.
+    /// starts on a page boundary where speed counts. Dropping it frees the memory, if
+    /// [`Self::free`] does not.
     type Segment: AsRef<[u8]> + AsMut<[u8]>;
     /// Why there is none.
     type Error;
@@ -23,6 +24,11 @@ pub trait SegmentMemory {
         bytes: usize,
         source: SegmentSource,
     ) -> Result<Self::Segment, Self::Error>;
+
+    /// Nobody needs it any more.
+    fn free(&mut self, segment: Self::Segment) {
+        drop(segment);
+    }
 }
 
 /// Limits of a log.

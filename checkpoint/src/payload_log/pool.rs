@@ -192,6 +192,7 @@ impl<M: SegmentMemory> Pool<M> {
             SegmentSource::Memory => self.reserved_bytes -= owned.bytes as u64,
             SegmentSource::Spill => self.spilled_bytes -= owned.bytes as u64,
         }
+        self.memory.free(owned.memory);
     }
 
     /// A segment that no live record lies in any more: kept within the limit, in place of spilled

@@ -70,6 +70,8 @@ pub(crate) fn take(
         return FreezeOutcome::Failed(reason.into());
     }
     driver.close_windows();
+    driver.host.forget_freed_log();
+    driver.host.transports.before_freeze();
     let elsewhere = driver.host.windows.mapped.elsewhere();
     let (mut dropped, mut exclude) = left_out(driver);
     checkpoint.verbs.leave_out(&mut dropped, &mut exclude);

@@ -124,6 +124,7 @@ pub(crate) fn resume_after_restart(
 /// Transports of the process that was frozen: their descriptors and mappings are not here.
 fn start_replaying(driver: &mut Driver, incarnation: Incarnation) {
     driver.host.transports.abandon();
+    driver.host.pulls.clear();
     driver.host.restarted(incarnation, crate::os::process::host_name());
 }
 

@@ -44,6 +44,7 @@ impl Driver {
     }
 
     fn down(&mut self, peer: PeerId, said_goodbye: bool, reason: String) {
+        self.host.forget_pulls(peer);
         self.timed(|engine, host| engine.peer_down(host, peer));
         if said_goodbye || self.finishing || self.lost.iter().any(|lost| lost.peer == peer) {
             return;
@@ -73,6 +74,7 @@ impl Driver {
             self.neighbours.remove(&peer);
         }
         self.host.renew(peer, endpoint);
+        self.host.forget_pulls(peer);
         if self.engine.has_contacted(peer) {
             self.timed(|engine, host| engine.peer_up(host, peer, incarnation));
         }

@@ -321,7 +321,7 @@ impl Driver {
     /// Sockets cost system calls: not every time, while nothing comes from them.
     #[inline]
     fn poll_networks(&mut self, frames_max: usize) -> usize {
-        if self.host.transports.holds() {
+        if self.host.transports.holds() || !self.host.pulls.is_empty() {
             self.network_hot = self.network_interval;
             self.network_wait = 0;
         }
@@ -357,6 +357,9 @@ impl Driver {
     #[inline]
     fn poll_network(&mut self, network: NetworkKind, frames_max: usize) -> usize {
         let mut happened = 0;
+        if !self.host.pulls.is_empty() {
+            happened += self.end_pulls(network);
+        }
         while happened < frames_max {
             let incoming = self.host.transports.peek(network);
             // The news of a channel comes before its frames.
@@ -375,6 +378,20 @@ impl Driver {
             happened += 1;
         }
         happened
+    }
+
+    /// Payloads that were fetched from where they lay, and are here.
+    #[cold]
+    fn end_pulls(&mut self, network: NetworkKind) -> usize {
+        let mut ended = 0;
+        while let Some((from, id)) = self.host.transports.pulled(network) {
+            if let Some(receive) = self.host.take_pull(from, SendId(id)) {
+                self.timed(|engine, host| engine.pull_finished(host, receive, true));
+                self.engine.acknowledge(&mut self.host, from);
+            }
+            ended += 1;
+        }
+        ended
     }
 
     /// Payloads that are read to their place: the end of one, or else the beginning of one.

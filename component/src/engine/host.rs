@@ -13,6 +13,7 @@ use crate::payload_log::cost::LogCost;
 use crate::payload_log::deferred_copy::PendingLogCopies;
 use crate::payload_log::digest::digest;
 use crate::payload_log::memory::LogMemory;
+use crate::payload_log::segment::Segment;
 use crate::peers::endpoint::{Endpoint, EndpointError};
 use crate::peers::table::{Peers, endpoint_of};
 use crate::transports::Pulled;
@@ -66,6 +67,8 @@ pub struct EngineHost {
     pub(crate) acknowledges: Vec<bool>,
     /// Messages that are not all in the log yet.
     pub(crate) pending_copies: PendingLogCopies,
+    /// Payloads that a network is fetching from where they lie.
+    pub(crate) pulls: Vec<(PeerId, SendId, ReceiveId)>,
     /// Nonblocking sends whose frames TCP gathers: they are complete when it has pushed them out,
     /// since nobody needs to call us again for a send that is complete.
     pub(crate) gathered: Vec<Op>,
@@ -122,6 +125,7 @@ impl EngineHost {
             log_cost,
             acknowledges: Vec::new(),
             pending_copies: PendingLogCopies::default(),
+            pulls: Vec::new(),
             gathered: Vec::new(),
             burst: Burst::default(),
             copy_later: false,
@@ -450,20 +454,31 @@ impl Host for EngineHost {
         if !route.pulls() {
             return false;
         }
+        if route.is_network() {
+            self.forget_freed_log();
+        }
         // What receivers fetch is copied at once: all of it is in the log.
+        let mut home = None;
         let bytes: &[u8] = match buffer {
             Payload::Program(op, range) if op.convertor().is_none() => {
                 // SAFETY: the program's buffer, unchanged until the send is complete.
                 unsafe { op.slice(range.start, range.end - range.start) }
             }
             Payload::Log(record, range) => {
+                if route.is_network() {
+                    home = self.log.segment_of(record).and_then(Segment::anonymous_range);
+                    // Of a file nothing is registered.
+                    if home.is_none() {
+                        return false;
+                    }
+                }
                 &self.log.payload(record)[range.start as usize..range.end as usize]
             }
             _ => return false,
         };
         // SAFETY: stays readable and unchanged until the send is over: program memory by MPI's
         // rules, log memory because records in use are not trimmed.
-        unsafe { self.transports.expose(route, to, id.0, bytes) }
+        unsafe { self.transports.expose(route, to, id.0, bytes, home) }
     }
 
     fn withdraw(&mut self, to: PeerId, id: SendId) {
@@ -474,7 +489,7 @@ impl Host for EngineHost {
         &mut self,
         from: PeerId,
         id: SendId,
-        _receive: ReceiveId,
+        receive: ReceiveId,
         into: &mut Op,
         bytes: u64,
     ) -> Pull {
@@ -488,7 +503,10 @@ impl Host for EngineHost {
         match unsafe { self.transports.pull(route, from, id.0, into.start(), bytes as usize) } {
             Pulled::Done => Pull::Done,
             Pulled::Refused => Pull::Refused,
-            Pulled::Started => Pull::Started,
+            Pulled::Started => {
+                self.note_pull(from, id, receive);
+                Pull::Started
+            }
         }
     }
 

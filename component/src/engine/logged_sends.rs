@@ -11,7 +11,7 @@ use crate::transports::Payload as Outgoing;
 use core::ops::Range;
 use rustbtl_fragments::engine::PayloadMismatch;
 use rustbtl_fragments::host::{LogEntry, Transmit};
-use rustbtl_fragments::ids::{LogRecord, PeerId, SetId};
+use rustbtl_fragments::ids::{LogRecord, PeerId, ReceiveId, SendId, SetId};
 
 /// Up to this size a message that leaves the set is copied into the log before it is sent: that is
 /// not worth a thought.
@@ -99,6 +99,32 @@ impl EngineHost {
             self.end(op);
         }
         self.log.trim(set, is_held);
+        self.forget_freed_log();
+    }
+
+    /// Memory of the log that was given back is registered with no adapter any more.
+    pub(crate) fn forget_freed_log(&mut self) {
+        for memory in self.log.memory_mut().take_freed() {
+            self.transports.forget_memory(&memory);
+        }
+    }
+
+    /// A payload is fetched for this receive. What an earlier incarnation of the peer called the
+    /// same is none of it.
+    pub(crate) fn note_pull(&mut self, from: PeerId, id: SendId, receive: ReceiveId) {
+        let _ = self.take_pull(from, id);
+        self.pulls.push((from, id, receive));
+    }
+
+    /// The channel to this peer is down: nothing is fetched from it any more.
+    pub(crate) fn forget_pulls(&mut self, from: PeerId) {
+        self.pulls.retain(|(peer, ..)| *peer != from);
+    }
+
+    /// The receive for which this was being fetched, if it still is.
+    pub(crate) fn take_pull(&mut self, from: PeerId, id: SendId) -> Option<ReceiveId> {
+        let at = self.pulls.iter().position(|(peer, send, _)| (*peer, *send) == (from, id))?;
+        Some(self.pulls.swap_remove(at).2)
     }
 
     /// There is nothing else to do: go on with the copies in the log. An operation all of which is

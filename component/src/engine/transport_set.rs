@@ -25,7 +25,7 @@ use crate::transports::set_memory::{Counts, SetCounters, SetMemory, Slots};
 use crate::transports::tcp::Tcp;
 use crate::transports::verbs::sys::Libibverbs;
 use crate::transports::{
-    Event, Incoming, Limits, Network as OverNetwork, Opened, Payload, PeerHeader, Pulled, Sent,
+    Event, Incoming, Limits, Network as OverNetwork, Opened, Payload, PeerHeader, Sent,
     Transport as _,
 };
 use core::ops::Range;
@@ -98,8 +98,9 @@ networks! { $
     Tcp: Tcp,
 }
 
-// Behind the macro that it uses.
+// Behind the macro that they use.
 mod memory;
+mod payloads;
 
 /// Their number.
 pub const NETWORKS: usize = NetworkKind::ALL.len();
@@ -388,70 +389,6 @@ impl TransportSet {
         }
         let node = self.node.as_mut().is_none_or(|node| node.close());
         node && networks
-    }
-}
-
-/// Payloads that receivers fetch.
-impl TransportSet {
-    /// Offer memory for [`Self::pull`]. False: not possible, the engine pushes.
-    ///
-    /// # Safety
-    /// The memory stays readable and unchanged until `withdraw`.
-    #[inline]
-    pub unsafe fn expose(&mut self, route: Route, to: PeerId, id: u64, bytes: &[u8]) -> bool {
-        let (start, len) = (bytes.as_ptr(), bytes.len());
-        match route {
-            Route::Node => match &mut self.node {
-                // SAFETY: the caller's promise.
-                Some(node) => unsafe { node.expose(to, id, start, len) },
-                None => false,
-            },
-            Route::Network(kind) => match &mut self.networks[kind as usize] {
-                // SAFETY: the caller's promise.
-                Some(network) => unsafe { on!(network, n => n.expose(to, id, start, len)) },
-                None => false,
-            },
-            Route::Unknown | Route::Myself => false,
-        }
-    }
-
-    /// The memory under this id is no longer on offer.
-    #[inline]
-    pub fn withdraw(&mut self, to: PeerId, id: u64) {
-        if let Some(node) = &mut self.node {
-            node.withdraw(to, id);
-        }
-        for network in self.networks.iter_mut().flatten() {
-            on!(network, network => network.withdraw(to, id));
-        }
-    }
-
-    /// Fetch all of what `from` exposed under `id`.
-    ///
-    /// # Safety
-    /// `into` is writable for `len` bytes until the pull is over.
-    #[inline]
-    pub unsafe fn pull(
-        &mut self,
-        route: Route,
-        from: PeerId,
-        id: u64,
-        into: *mut u8,
-        len: usize,
-    ) -> Pulled {
-        match route {
-            Route::Node => match &mut self.node {
-                // SAFETY: the caller's promise.
-                Some(node) => unsafe { node.pull(from, id, 0, into, len) },
-                None => Pulled::Refused,
-            },
-            Route::Network(kind) => match &mut self.networks[kind as usize] {
-                // SAFETY: the caller's promise.
-                Some(network) => unsafe { on!(network, n => n.pull(from, id, 0, into, len)) },
-                None => Pulled::Refused,
-            },
-            Route::Unknown | Route::Myself => Pulled::Refused,
-        }
     }
 }
 

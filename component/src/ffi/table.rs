@@ -129,6 +129,7 @@ pub struct Config {
     pub verbose: u32,
     pub overhead_max: u32,
     pub verbs_mtu: u32,
+    pub verbs_read_min: u32,
     pub shm: u8,
     pub tcp_ipv4: u8,
     pub tcp_ipv6: u8,
@@ -142,9 +143,9 @@ pub struct Config {
     pub tcp_encrypt: u8,
 }
 
-const_assert_eq!(size_of::<Config>(), 192);
+const_assert_eq!(size_of::<Config>(), 200);
 const_assert_eq!(offset_of!(Config, shm_eager_limit), 136);
-const_assert_eq!(offset_of!(Config, shm), 180);
+const_assert_eq!(offset_of!(Config, shm), 184);
 
 /// `log_full`: a full log asks for a checkpoint that lets it be trimmed.
 pub const LOG_CHECKPOINT: u8 = 1;

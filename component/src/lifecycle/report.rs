@@ -54,7 +54,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// How many there are.
-pub const COUNTERS: usize = 22;
+pub const COUNTERS: usize = 23;
 
 /// All counters with their names in reports.
 pub fn counters(driver: &Driver) -> [(&'static str, u64); COUNTERS] {
@@ -84,6 +84,7 @@ pub fn counters(driver: &Driver) -> [(&'static str, u64); COUNTERS] {
         ("piggyback_frames", c.piggyback_frames),
         ("log_budget_bytes", driver.host.log.budget_bytes()),
         ("log_cost_ns", driver.host.log_cost.spent_ns()[0]),
+        ("fetched_messages", c.fetched_messages),
     ]
 }
 

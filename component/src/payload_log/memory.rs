@@ -28,18 +28,37 @@ pub struct LogMemory {
     prefault: Option<Prefault>,
     /// There is a processor for that.
     ahead: bool,
+    /// Where segments were, since somebody has asked ([`Self::take_freed`]).
+    freed: Vec<Range<usize>>,
+    notes_freed: bool,
 }
 
 impl LogMemory {
     /// Spill to an unnamed file in `directory`.
     pub fn new(directory: Option<PathBuf>, rank: u32) -> Self {
         let (spill, prefault) = (None, None);
-        Self { directory, rank, spill, spilled: 0, spill_error: None, prefault, ahead: false }
+        Self {
+            directory,
+            rank,
+            spill,
+            spilled: 0,
+            spill_error: None,
+            prefault,
+            ahead: false,
+            freed: Vec::new(),
+            notes_freed: false,
+        }
     }
 
     /// Let a thread prepare large segments from now on; only where a processor is free for it.
     pub fn prepare_ahead(&mut self) {
         self.ahead = true;
+    }
+
+    /// Where segments were that were given back since the last call; the first one begins that.
+    pub fn take_freed(&mut self) -> Vec<Range<usize>> {
+        self.notes_freed = true;
+        core::mem::take(&mut self.freed)
     }
 
     /// A large segment whose pages are there already, if one is ready. The thread starts when
@@ -120,6 +139,12 @@ impl SegmentMemory for LogMemory {
             SegmentSource::Spill => self.spill(bytes).inspect_err(|error| {
                 self.spill_error = Some(error.to_string());
             }),
+        }
+    }
+
+    fn free(&mut self, segment: Segment) {
+        if self.notes_freed {
+            self.freed.extend(segment.anonymous_range());
         }
     }
 }

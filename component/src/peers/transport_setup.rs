@@ -78,12 +78,13 @@ impl TransportSetup {
                 Err(_) => glue.fatal("bad-value", &["verbs_gid_index", index, "auto, 0 to 255"]),
             },
         };
+        let read_bytes_min = config.verbs_read_min as usize;
         let verbs = VerbsConfig {
             usage,
             if_include: texts.verbs_if_include.clone(),
             gid_index,
             mtu: config.verbs_mtu,
-            sizes: Sizes::default(),
+            sizes: Sizes { read_bytes_min, ..Sizes::default() },
             tcp: tcp.clone(),
         };
         let segment = SegmentOptions {

@@ -102,7 +102,7 @@ pub enum Pulled {
     Done,
     /// This transport, or this peer, or the kernel does not permit it.
     Refused,
-    /// Started; `Transport::poll_pull` tells the end (RMA networks).
+    /// Started; [`Transport::pulled`] tells the end.
     Started,
 }
 
@@ -131,17 +131,26 @@ pub trait Transport {
     /// Push out what was accepted and is still held here. True: nothing is held.
     fn flush(&mut self) -> bool;
 
-    /// Offer memory for [`Transport::pull`] under an id of the sender's choice (the low 32 bits
-    /// are small and dense: they index a table). False: not possible, the engine pushes.
+    /// Offer these bytes for [`Transport::pull`] under an id of the sender's choice (the low 32
+    /// bits are small and dense: they index a table). The peer knows of it when the next frame to
+    /// it arrives. `home`: memory around it of which more will be offered; it stays mapped until
+    /// [`Network::forget_memory`]. False: not possible, the engine pushes.
     ///
     /// # Safety
-    /// The memory stays readable and unchanged until `withdraw`.
-    unsafe fn expose(&mut self, to: PeerId, id: u64, start: *const u8, len: usize) -> bool {
-        let _ = (to, id, start, len);
+    /// The bytes stay readable and unchanged until `withdraw`.
+    unsafe fn expose(
+        &mut self,
+        to: PeerId,
+        id: u64,
+        bytes: Range<usize>,
+        home: Option<Range<usize>>,
+    ) -> bool {
+        let _ = (to, id, bytes, home);
         false
     }
 
-    /// The memory under this id is no longer on offer.
+    /// The memory under this id is no longer on offer: its pulls are over, or the channel has been
+    /// down since.
     fn withdraw(&mut self, to: PeerId, id: u64) {
         let _ = (to, id);
     }
@@ -149,7 +158,7 @@ pub trait Transport {
     /// Fetch `len` bytes from `offset` of what `from` exposed under `id`.
     ///
     /// # Safety
-    /// `into` is writable for `len` bytes until the pull is over.
+    /// `into` is writable for `len` bytes until the pull is over, or the channel is down.
     unsafe fn pull(
         &mut self,
         from: PeerId,
@@ -160,6 +169,12 @@ pub trait Transport {
     ) -> Pulled {
         let _ = (from, id, offset, into, len);
         Pulled::Refused
+    }
+
+    /// A pull that was started is over, and its bytes are there: from whom, which id. Those of a
+    /// channel that is down are over without a word.
+    fn pulled(&mut self) -> Option<(PeerId, u64)> {
+        None
     }
 
     /// Say goodbye to every peer and close (MPI_Finalize). Call until it returns true.
@@ -237,6 +252,14 @@ pub trait Network: Transport + Sized {
     fn memory(&self) -> Vec<Range<usize>> {
         Vec::new()
     }
+
+    /// This memory, in which payloads were exposed, is given back to the system.
+    fn forget_memory(&mut self, memory: &Range<usize>) {
+        let _ = memory;
+    }
+
+    /// The process is about to be copied for a snapshot.
+    fn before_freeze(&mut self) {}
 
     /// A frame whose header is here and most of its payload is not. [`Network::place`] is to be
     /// called next.

@@ -49,6 +49,7 @@ impl<H: Host> Engine<H> {
         if announced.flags & FLAG_PULL != 0 {
             match host.pull(from, announced.send, id, &mut receive.buffer, wanted) {
                 Pull::Done => {
+                    self.counters.fetched_messages += 1;
                     self.control(host, from, FrameType::Done, announced.send.0, 0);
                     return Some(self.end_receive(host, slot));
                 }
@@ -183,6 +184,7 @@ impl<H: Host> Engine<H> {
         }
         let (from, send) = (receive.peer, receive.send);
         if ok {
+            self.counters.fetched_messages += 1;
             self.control(host, from, FrameType::Done, send.0, 0);
             let (token, status) = self.end_receive(host, id.index());
             host.complete(token, status);

@@ -86,9 +86,10 @@ impl<T: Transport> Bench<T> {
             return;
         }
         if self.pulls {
+            let start = self.data.as_ptr() as usize;
             // SAFETY: `data` stays where it is until withdrawn.
             let ok =
-                unsafe { self.transport.expose(self.peer, 1 << 32, self.data.as_ptr(), bytes) };
+                unsafe { self.transport.expose(self.peer, 1 << 32, start..start + bytes, None) };
             assert!(ok);
         }
         let mut announce = [0; ANNOUNCE_BYTES];

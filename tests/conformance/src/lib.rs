@@ -24,6 +24,17 @@ pub trait Fabric {
     /// Can payloads be pulled?
     fn pulls(&self) -> bool;
 
+    /// Does who pulls find out that something is no longer on offer? If not, the engine does not
+    /// ask for it.
+    fn knows_what_is_withdrawn(&self) -> bool {
+        true
+    }
+
+    /// A payload of so many bytes is pulled: by default more than the kernel moves at once.
+    fn large_bytes(&self) -> usize {
+        (2 << 30) + (1 << 20) + 13
+    }
+
     /// Close an end as a crash would: without goodbye.
     fn crash(&self, end: Self::End) {
         drop(end);

@@ -159,8 +159,9 @@ fn two_processes_exchange_frames_and_pull() {
         assert!(next(&mut end)[HEADER_BYTES..] == data);
     }
     let big = payload(0, 1, 1, BIG);
+    let start = big.as_ptr() as usize;
     // SAFETY: `big` lives until the end of the test.
-    assert!(unsafe { end.expose(id(1), 1 << 32, big.as_ptr(), BIG) });
+    assert!(unsafe { end.expose(id(1), 1 << 32, start..start + BIG, None) });
     send_until_accepted(&mut end, 0, 1, &[]);
     let answer = next(&mut end)[HEADER_BYTES..].to_vec();
     assert!(answer == [1, 0] || answer == [0, 1], "{answer:?}");

@@ -66,17 +66,36 @@ impl Fabric for Adapters {
     }
 
     fn pulls(&self) -> bool {
+        self.sizes.read_bytes_min > 0
+    }
+
+    fn knows_what_is_withdrawn(&self) -> bool {
         false
+    }
+
+    fn large_bytes(&self) -> usize {
+        (4 << 20) + 13
     }
 }
 
+/// Everything is read that can be.
 fn usual() -> Adapters {
-    Adapters { nature: Nature::default(), sizes: Sizes::default(), switched: true }
+    let sizes = Sizes { read_bytes_min: 1, ..Sizes::default() };
+    Adapters { nature: Nature::default(), sizes, switched: true }
 }
 
 /// Few of everything: credits, slots and receives are short all the time.
 fn cramped() -> Adapters {
-    let sizes = Sizes { slot_bytes: 1024, receives: 12, sends: 4, grant: 4, inline_bytes: 64 };
+    let sizes = Sizes {
+        slot_bytes: 1024,
+        receives: 12,
+        sends: 4,
+        grant: 4,
+        inline_bytes: 64,
+        read_bytes_min: 1,
+        bounce_buffers: 2,
+        bounce_bytes: 4096,
+    };
     let nature = Nature { seed: 7, inline_bytes: 40, steps_per_poll: 1, ..Nature::default() };
     Adapters { nature, sizes, switched: true }
 }
@@ -88,7 +107,8 @@ conformance!(
     Adapters {
         switched: false,
         nature: Nature { steps_per_poll: 100, ..Nature::default() },
-        ..usual()
+        // Before the queue pairs are there nothing can be offered.
+        sizes: Sizes { read_bytes_min: 0, ..Sizes::default() },
     }
 );
 conformance!(

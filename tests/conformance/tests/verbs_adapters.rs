@@ -27,7 +27,8 @@ impl Fabric for Adapters {
             let if_include = adapters[at % adapters.len()].to_owned();
             let config = VerbsConfig { if_include, ..VerbsConfig::default() };
             let choice = choose(&verbs, &config).expect("valid").expect("an active port");
-            VerbsTransport::new(verbs, choice, Sizes::default(), tcp).expect("an adapter")
+            let sizes = Sizes { read_bytes_min: 1, ..Sizes::default() };
+            VerbsTransport::new(verbs, choice, sizes, tcp).expect("an adapter")
         };
         let mut ends: Vec<End> = (0..n).map(one).collect();
         let addresses: Vec<_> = ends.iter().map(End::address).collect();
@@ -40,7 +41,15 @@ impl Fabric for Adapters {
     }
 
     fn pulls(&self) -> bool {
+        true
+    }
+
+    fn knows_what_is_withdrawn(&self) -> bool {
         false
+    }
+
+    fn large_bytes(&self) -> usize {
+        (4 << 20) + 13
     }
 }
 
@@ -86,6 +95,10 @@ over_adapters! {
     a_peeked_frame_stays_until_it_is_consumed
     nothing_arrives_where_nothing_was_sent
     an_unknown_peer_is_down
+    exposed_memory_can_be_pulled
+    wrong_ids_ranges_and_pullers_are_refused
+    a_large_payload_is_pulled_whole
+    many_exposures_at_a_time_do_not_mix
     a_goodbye_is_reported_after_the_last_frame
     a_crash_is_reported_and_is_no_goodbye
     a_close_after_a_close_is_harmless

@@ -14,15 +14,26 @@ use rustbtl_fragments::wire::{HEADER_BYTES, Header};
 
 use std::mem::ManuallyDrop;
 
+mod long_payloads;
 mod planted;
 
+use long_payloads::Payloads;
 use planted::{Bug, Planted};
 
 type End = VerbsTransport<Planted, Wire>;
 
 const NODES: usize = 3;
 /// Fewer receives than two peers may send: an adapter waits for a buffer now and then.
-const SIZES: Sizes = Sizes { slot_bytes: 1024, receives: 8, sends: 8, grant: 6, inline_bytes: 64 };
+const SIZES: Sizes = Sizes {
+    slot_bytes: 1024,
+    receives: 8,
+    sends: 8,
+    grant: 6,
+    inline_bytes: 64,
+    read_bytes_min: 1,
+    bounce_buffers: 3,
+    bounce_bytes: 256,
+};
 /// Steps in which what is due must happen, after the faults.
 const PATIENCE: usize = 20_000;
 
@@ -53,6 +64,7 @@ struct Sim {
     down: Vec<usize>,
     /// What the user is told, and by which end.
     notices: Vec<(usize, String)>,
+    payloads: Payloads,
 }
 
 impl Sim {
@@ -80,7 +92,8 @@ impl Sim {
         let known = vec![vec![Known::default(); NODES]; NODES];
         let random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let (cuts, down, notices) = (Vec::new(), Vec::new(), Vec::new());
-        Self { world, wires, ends, known, random, cuts, down, notices }
+        let payloads = Payloads::new(NODES);
+        Self { world, wires, ends, known, random, cuts, down, notices, payloads }
     }
 
     fn draw(&mut self, below: usize) -> usize {
@@ -109,6 +122,7 @@ impl Sim {
             Sent::Accepted => {
                 known.part = None;
                 known.sent += 1;
+                self.payloads.announced(from, to, number);
             }
             Sent::Full(0) => assert_eq!(taken, 0, "part of a frame is forgotten"),
             Sent::Full(n) => known.part = Some((bytes, n)),
@@ -134,6 +148,7 @@ impl Sim {
                     assert!(known.is_up, "down twice");
                     known.is_up = false;
                     known.said_goodbye = said_goodbye;
+                    self.payloads.down(&mut self.ends[at], at, other);
                 }
                 Event::Notice(text) => self.notices.push((at, text)),
             }
@@ -145,13 +160,26 @@ impl Sim {
         self.ends[at].flush();
         let incoming = self.ends[at].peek();
         self.events(at);
+        self.payloads.finish(&mut self.ends, at);
         let Some(incoming) = incoming else { return false };
-        self.accept(at, incoming);
+        let (from, number) = self.accept(at, incoming);
+        self.payloads.arrived(&mut self.ends[at], (from, at), number);
         self.ends[at].consume(incoming);
         true
     }
 
-    fn accept(&mut self, at: usize, incoming: Incoming) {
+    /// Expose a long payload: all of its memory, or a part of memory that stays.
+    fn expose(&mut self, from: usize, to: usize) {
+        self.events(from);
+        let (bytes, lasts) = (1 + self.draw(1500), self.draw(2) == 0);
+        self.payloads.expose(&mut self.ends[from], (from, to), bytes, lasts);
+        if self.draw(20) == 0 {
+            self.ends[from].before_freeze();
+        }
+    }
+
+    /// Who has sent it, and its number.
+    fn accept(&mut self, at: usize, incoming: Incoming) -> (usize, u64) {
         // SAFETY: the frame is valid until it is consumed.
         let bytes = unsafe { std::slice::from_raw_parts(incoming.start, incoming.len) };
         let header = Header::decode(bytes).expect("a frame that nobody sent");
@@ -174,6 +202,7 @@ impl Sim {
         }
         known.is_fresh = false;
         known.last = Some((epoch, number));
+        (from, header.sequence)
     }
 
     fn fault(&mut self) {
@@ -234,6 +263,9 @@ impl Sim {
             let (from, to) = self.pair();
             match self.draw(8) {
                 0..4 => {
+                    if self.draw(8) == 0 {
+                        self.expose(from, to);
+                    }
                     let bytes = self.bytes();
                     self.send(from, to, bytes);
                 }
@@ -320,7 +352,11 @@ impl Sim {
     /// Every pair sends, over queue pairs in the end, and all of it arrives.
     fn prove_alive(&mut self) {
         self.await_queues();
+        for (from, to) in Self::pairs() {
+            self.expose(from, to);
+        }
         self.exchange(100);
+        self.until("payloads", |sim| sim.payloads.all_are_read());
         self.until("buffers of queue pairs that are gone", |sim| {
             let receives = usize::from(SIZES.receives);
             (0..NODES).all(|at| sim.world.posted_receives(at) == receives)
@@ -389,6 +425,10 @@ impl Sim {
         let mut sim = ManuallyDrop::new(Self::new(seed, bug));
         let fault_every = [0, 400, 100][seed as usize % 3];
         sim.disturb(6000, fault_every);
+        if fault_every == 0 {
+            let ups = sim.known.iter().flatten().map(|known| known.epoch).max();
+            assert_eq!((ups, sim.world.counts().errors), (Some(1), 0), "something has failed");
+        }
         sim.heal();
         sim.prove_alive();
         sim.finish();
@@ -410,10 +450,12 @@ fn faults_lose_and_double_nothing_and_leave_nothing_behind() {
         total.no_receive += counts.no_receive;
         total.signaled += counts.signaled;
         total.inlined += counts.inlined;
+        total.reads += counts.reads;
     }
     println!("{total:?}");
     assert!(total.delivered > 50_000 && total.errors > 100 && total.no_receive > 0, "{total:?}");
     assert!(total.inlined > 0 && total.signaled < total.delivered, "{total:?}");
+    assert!(total.reads > 10_000, "{total:?}");
 }
 
 /// An adapter is pulled out under traffic. What is under way arrives once and in order, its node

@@ -52,6 +52,10 @@ fn source() -> String {
         whole PortAttr = "ibv_port_attr" {
             state, active_mtu, gid_tbl_len, lid, link_layer, flags, port_cap_flags2
         };
+        whole DeviceAttr = "ibv_device_attr" {
+            fw_ver, node_guid, max_mr_size, vendor_id, max_qp, device_cap_flags, max_mr,
+            max_qp_rd_atom, max_res_rd_atom, max_qp_init_rd_atom
+        };
         whole GidEntry = "ibv_gid_entry" { gid, gid_index, port_num, gid_type, ndev_ifindex };
         whole QpCap = "ibv_qp_cap" {
             max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data
@@ -93,7 +97,7 @@ fn source() -> String {
         IBV_QP_RETRY_CNT IBV_QP_RNR_RETRY IBV_QP_RQ_PSN IBV_QP_MAX_QP_RD_ATOMIC
         IBV_QP_MIN_RNR_TIMER IBV_QP_SQ_PSN IBV_QP_MAX_DEST_RD_ATOMIC IBV_QP_DEST_QPN
         IBV_PORT_ACTIVE IBV_LINK_LAYER_ETHERNET IBV_GID_TYPE_ROCE_V2 IBV_EVENT_DEVICE_FATAL
-        IBV_EVENT_PORT_ACTIVE IBV_EVENT_PORT_ERR IBV_EVENT_QP_LAST_WQE_REACHED
+        IBV_EVENT_PORT_ACTIVE IBV_EVENT_PORT_ERR IBV_EVENT_QP_LAST_WQE_REACHED IBV_FORK_UNNEEDED
     }
     for (name, value) in [
         ("IBV_ACCESS_LOCAL_WRITE", api::LOCAL_WRITE),

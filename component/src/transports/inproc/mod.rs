@@ -2,6 +2,7 @@
 //! of the contract. Its ends may be driven by one thread or by several.
 
 use crate::transports::{Event, Incoming, Limits, Payload, Pulled, Sent, Transport};
+use core::ops::Range;
 use core::sync::atomic::{AtomicU8, Ordering};
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::wire::ANNOUNCE_BYTES;
@@ -158,14 +159,20 @@ impl Transport for Inproc {
         true
     }
 
-    unsafe fn expose(&mut self, to: PeerId, id: u64, start: *const u8, len: usize) -> bool {
+    unsafe fn expose(
+        &mut self,
+        to: PeerId,
+        id: u64,
+        bytes: Range<usize>,
+        _home: Option<Range<usize>>,
+    ) -> bool {
         let Some(to) = self.find(to) else { return false };
         let mut exports = self.hub.exports();
         let slot = |id: u64| id as u32;
         if exports.keys().any(|&(owner, other)| owner == self.me && slot(other) == slot(id)) {
             return false;
         }
-        exports.insert((self.me, id), (start as usize, len, to));
+        exports.insert((self.me, id), (bytes.start, bytes.len(), to));
         true
     }
 

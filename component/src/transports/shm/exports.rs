@@ -8,6 +8,7 @@ use crate::os::process;
 use crate::transports::Pulled;
 use crate::transports::shm::layout::{EXPORTS, STATE_ATTACHED};
 use crate::transports::shm::segment::Segment;
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 /// May we read this peer's memory?
@@ -25,7 +26,7 @@ fn index(id: u64) -> usize {
 
 /// Put memory on offer. False: the table has no such slot, or it is taken.
 #[inline]
-pub(super) fn expose(segment: &Segment, to: usize, id: u64, start: *const u8, len: usize) -> bool {
+pub(super) fn expose(segment: &Segment, to: usize, id: u64, bytes: Range<usize>) -> bool {
     if id == u64::MAX || index(id) >= EXPORTS || !segment.single_copy() {
         return false;
     }
@@ -33,8 +34,8 @@ pub(super) fn expose(segment: &Segment, to: usize, id: u64, start: *const u8, le
     if slot.tag.load(Ordering::Relaxed) != 0 {
         return false;
     }
-    slot.address.store(start as u64, Ordering::Relaxed);
-    slot.bytes.store(len as u64, Ordering::Relaxed);
+    slot.address.store(bytes.start as u64, Ordering::Relaxed);
+    slot.bytes.store(bytes.len() as u64, Ordering::Relaxed);
     slot.to.store(to as u64, Ordering::Relaxed);
     // [export] the fields above belong to this id.
     slot.tag.store(!id, Ordering::Release);

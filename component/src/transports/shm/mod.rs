@@ -19,6 +19,7 @@ use crate::transports::shm::exports::Access;
 pub use crate::transports::shm::exports::Inaccessible;
 use crate::transports::shm::layout::{STATE_ATTACHED, STATE_LEFT};
 use crate::transports::{Event, Incoming, Limits, Payload, Pulled, Sent, Transport};
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::wire::ANNOUNCE_BYTES;
@@ -517,9 +518,15 @@ impl Transport for Shm {
     }
 
     #[inline]
-    unsafe fn expose(&mut self, to: PeerId, id: u64, start: *const u8, len: usize) -> bool {
+    unsafe fn expose(
+        &mut self,
+        to: PeerId,
+        id: u64,
+        bytes: Range<usize>,
+        _home: Option<Range<usize>>,
+    ) -> bool {
         match self.local_index(to) {
-            Some(to) => crate::transports::shm::exports::expose(&self.segment, to, id, start, len),
+            Some(to) => crate::transports::shm::exports::expose(&self.segment, to, id, bytes),
             None => false,
         }
     }

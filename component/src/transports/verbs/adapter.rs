@@ -4,6 +4,7 @@
 use crate::transports::verbs::api::*;
 use crate::transports::verbs::buffers::Buffers;
 use crate::transports::verbs::control::PortAddress;
+use crate::transports::verbs::registrations::Registrations;
 use std::collections::VecDeque;
 
 /// Work requests of one queue pair that are not known to be complete.
@@ -30,11 +31,26 @@ pub struct Sizes {
     pub grant: u16,
     /// Payload that is to be taken at the call.
     pub inline_bytes: u32,
+    /// Payloads of so many bytes are read by the peer from where they lie; 0: never.
+    pub read_bytes_min: usize,
+    /// Bounce buffers for what is read.
+    pub bounce_buffers: u16,
+    /// Bytes of one of them.
+    pub bounce_bytes: usize,
 }
 
 impl Default for Sizes {
     fn default() -> Self {
-        Self { slot_bytes: 8 << 10, receives: 512, sends: 256, grant: 32, inline_bytes: 220 }
+        Self {
+            slot_bytes: 8 << 10,
+            receives: 512,
+            sends: 256,
+            grant: 32,
+            inline_bytes: 220,
+            read_bytes_min: 32 << 10,
+            bounce_buffers: 16,
+            bounce_bytes: 128 << 10,
+        }
     }
 }
 
@@ -90,14 +106,24 @@ impl Outstanding {
         self.slots.push_back(slot);
     }
 
-    /// Everything up to this id is complete: how many, and their slots are free.
+    /// Everything up to this id is complete: how many. Their slots are free, but for bounce
+    /// buffers, which are `bounced`.
     #[inline]
-    pub(super) fn complete(&mut self, id: u64, buffers: &mut Buffers) -> usize {
+    pub(super) fn complete(
+        &mut self,
+        id: u64,
+        buffers: &mut Buffers,
+        bounced: &mut Vec<u16>,
+    ) -> usize {
         let mut done = 0;
         while self.first <= id
             && let Some(slot) = self.slots.pop_front()
         {
-            buffers.give_back(slot);
+            if buffers.is_bounce_buffer(slot) {
+                bounced.push(slot);
+            } else {
+                buffers.give_back(slot);
+            }
             self.first += 1;
             done += 1;
         }
@@ -108,12 +134,14 @@ impl Outstanding {
 /// See the module's documentation.
 pub(super) struct Adapter<V: Verbs> {
     pub(super) verbs: V,
-    device: V::Device,
+    pub(super) device: V::Device,
     pub(super) choice: Choice,
     pub(super) sizes: Sizes,
     pub(super) buffers: Buffers,
     region: V::Region,
     pub(super) lkey: u32,
+    /// Memory that peers read.
+    pub(super) registrations: Registrations<V>,
     send_cq: V::Cq,
     receive_cq: V::Cq,
     srq: V::Srq,
@@ -135,8 +163,7 @@ impl<V: Verbs> Adapter<V> {
     /// As the library says; everything that was made is gone again.
     pub(super) fn open(verbs: V, choice: Choice, sizes: Sizes) -> Result<Self, VerbsError> {
         let memory = |error: crate::os::OsError| VerbsError::call("mmap", error.on, error.code);
-        let buffers =
-            Buffers::new(sizes.receives, sizes.sends, sizes.slot_bytes).map_err(memory)?;
+        let buffers = Buffers::new(&sizes).map_err(memory)?;
         let device = verbs.open(&choice.device)?;
         // Work requests without a slot (inline, empty) count, too.
         let in_flight_max = 4 * usize::from(sizes.sends);
@@ -172,6 +199,7 @@ impl<V: Verbs> Adapter<V> {
             buffers,
             region,
             lkey,
+            registrations: Registrations::default(),
             send_cq,
             receive_cq,
             srq,
@@ -220,7 +248,8 @@ impl<V: Verbs> Adapter<V> {
             QpSizes { sends: SENDS_OF_CHANNEL as u32, inline_bytes: self.sizes.inline_bytes };
         let queues = (self.send_cq, self.receive_cq);
         let (qp, inline_bytes) = self.verbs.create_qp(self.device, queues, self.srq, sizes)?;
-        let init = Transition::Init { port: self.choice.port, access: 0 };
+        // Readable is what is registered for that, by its key.
+        let init = Transition::Init { port: self.choice.port, access: REMOTE_READ };
         if let Err(error) = self.verbs.modify(qp, init) {
             self.verbs.destroy_qp(qp);
             return Err(error);
@@ -249,6 +278,7 @@ impl<V: Verbs> Adapter<V> {
             gid: is_global.then_some(to.gid),
             port: own.port,
             gid_index: own.gid_index,
+            reads: own.address.reads,
         };
         self.verbs.modify(qp, Transition::ReadyToReceive(destination))?;
         self.verbs.modify(
@@ -258,6 +288,7 @@ impl<V: Verbs> Adapter<V> {
                 timeout: TIMEOUT,
                 retries: RETRIES,
                 rnr_retries: RNR_RETRY_FOR_EVER,
+                reads: own.address.reads.min(to.reads),
             },
         )
     }
@@ -276,7 +307,11 @@ impl<V: Verbs> Adapter<V> {
     pub(super) fn complete_finished(&mut self, number: u32, id: u64) {
         let of = self.finished.iter_mut().find(|finished| finished.number == number);
         if let Some(finished) = of {
-            self.in_flight -= finished.outstanding.complete(id, &mut self.buffers);
+            let mut bounced = Vec::new();
+            let done = finished.outstanding.complete(id, &mut self.buffers, &mut bounced);
+            self.in_flight -= done;
+            // Nobody waits for what was read.
+            bounced.into_iter().for_each(|slot| self.buffers.give_back(slot));
         }
     }
 
@@ -341,6 +376,7 @@ impl<V: Verbs> Adapter<V> {
         self.verbs.destroy_cq(self.send_cq);
         self.verbs.destroy_cq(self.receive_cq);
         self.verbs.deregister(self.region);
+        self.registrations.clear(&self.verbs);
         self.verbs.close(self.device);
     }
 

@@ -112,6 +112,8 @@ pub enum Transition {
         retries: u8,
         /// How often if the receiver has no buffer; 7: for ever.
         rnr_retries: u8,
+        /// RDMA READs that may be under way at a time; no more than the peer answers.
+        reads: u8,
     },
     /// Any state to ERR: everything posted is flushed.
     Error,
@@ -134,6 +136,8 @@ pub struct Destination {
     pub port: u8,
     /// Of the own GID in its table.
     pub gid_index: u8,
+    /// RDMA READs of the peer that are answered at a time.
+    pub reads: u8,
 }
 
 /// A piece of registered memory.
@@ -295,6 +299,10 @@ pub trait Verbs {
     /// # Errors
     /// It is empty.
     fn gid(&self, device: Self::Device, port: u8, index: u32) -> Result<GidEntry, VerbsError>;
+
+    /// RDMA READs that a queue pair answers, and may have under way, at a time. 0: none, as memory
+    /// that is registered would not stay what it is where this process is copied (`fork`).
+    fn reads_at_once(&self, device: Self::Device) -> u8;
 
     /// Let the adapter use this memory.
     ///

@@ -1,9 +1,12 @@
-//! The memory that messages are received into and sent from: one mapping, registered as a whole.
+//! The memory that messages are received into and sent from, and that payloads of peers are read
+//! into: one mapping, registered as a whole.
 //!
 //! No child inherits it (a frozen child would copy registered pages eagerly), and no image holds
-//! it. Slots are all of one size: first those of the shared receive queue, then those for sending.
+//! it. Slots are of one size, first those of the shared receive queue, then those for sending;
+//! behind them lie the bounce buffers for what is read, of another one.
 
 use crate::os::OsError;
+use crate::transports::verbs::adapter::Sizes;
 use core::ops::Range;
 use core::ptr::NonNull;
 use core::slice;
@@ -23,19 +26,24 @@ pub(super) struct Buffers {
     /// Free slots for sending.
     free: Vec<u16>,
     sends: u16,
+    bounce_bytes: usize,
+    /// Free bounce buffers, numbered behind the slots.
+    free_bounce_buffers: Vec<u16>,
 }
 
 // SAFETY: plain memory that only the owner, and the adapter by its order, access.
 unsafe impl Send for Buffers {}
 
 impl Buffers {
-    /// With so many slots of so many bytes.
+    /// With so many slots and bounce buffers of so many bytes.
     ///
     /// # Errors
     /// There is no memory.
-    pub(super) fn new(receives: u16, sends: u16, slot_bytes: usize) -> Result<Self, OsError> {
+    pub(super) fn new(sizes: &Sizes) -> Result<Self, OsError> {
+        let Sizes { receives, sends, slot_bytes, bounce_buffers, bounce_bytes, .. } = *sizes;
         let slots = usize::from(receives) + usize::from(sends);
-        let bytes = (slots * slot_bytes).next_multiple_of(ALIGNMENT);
+        let bytes = slots * slot_bytes + usize::from(bounce_buffers) * bounce_bytes;
+        let bytes = bytes.next_multiple_of(ALIGNMENT);
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a fresh mapping, of nothing.
@@ -48,7 +56,18 @@ impl Buffers {
         let code = unsafe { libc::madvise(start, bytes, libc::MADV_DONTFORK) };
         let start = NonNull::new(start.cast()).expect("a mapping is not at 0");
         let free = (receives..receives + sends).rev().collect();
-        let buffers = Self { start, bytes, slot_bytes, receives, free, sends };
+        let first = receives + sends;
+        let free_bounce_buffers = (first..first + bounce_buffers).rev().collect();
+        let buffers = Self {
+            start,
+            bytes,
+            slot_bytes,
+            receives,
+            free,
+            sends,
+            bounce_bytes,
+            free_bounce_buffers,
+        };
         if code != 0 {
             return Err(OsError::last("madvise", on()));
         }
@@ -85,10 +104,37 @@ impl Buffers {
         self.free.pop()
     }
 
+    /// Is it a bounce buffer?
+    #[inline]
+    pub(super) fn is_bounce_buffer(&self, slot: u16) -> bool {
+        slot != NO_SLOT && slot >= self.receives + self.sends
+    }
+
+    /// A free bounce buffer.
+    pub(super) fn take_bounce_buffer(&mut self) -> Option<u16> {
+        self.free_bounce_buffers.pop()
+    }
+
+    /// Bytes of a bounce buffer.
+    pub(super) fn bounce_bytes(&self) -> usize {
+        self.bounce_bytes
+    }
+
+    /// The first byte of a bounce buffer.
+    pub(super) fn bounce_buffer(&self, slot: u16) -> *mut u8 {
+        let slots = usize::from(self.receives) + usize::from(self.sends);
+        let at = slots * self.slot_bytes + (usize::from(slot) - slots) * self.bounce_bytes;
+        debug_assert!(self.is_bounce_buffer(slot) && at + self.bounce_bytes <= self.bytes);
+        self.start.as_ptr().wrapping_add(at)
+    }
+
     /// It is free again.
     #[inline]
     pub(super) fn give_back(&mut self, slot: u16) {
-        if slot != NO_SLOT {
+        if self.is_bounce_buffer(slot) {
+            debug_assert!(!self.free_bounce_buffers.contains(&slot), "given back twice");
+            self.free_bounce_buffers.push(slot);
+        } else if slot != NO_SLOT {
             debug_assert!(!self.free.contains(&slot), "given back twice");
             self.free.push(slot);
         }
@@ -112,6 +158,16 @@ impl Buffers {
     }
 
     /// The first bytes of a slot.
+    ///
+    /// # Safety
+    /// The slot does not belong to the adapter, and nobody writes to it.
+    pub(super) unsafe fn bytes(&self, slot: u16, len: usize) -> &[u8] {
+        debug_assert!(len <= self.slot_bytes);
+        // SAFETY: inside of the mapping; the caller's promise.
+        unsafe { slice::from_raw_parts(self.slot(slot), len) }
+    }
+
+    /// The same, to be written.
     ///
     /// # Safety
     /// The slot does not belong to the adapter, and nobody else has it.

@@ -12,6 +12,8 @@ use crate::transports::Event;
 use crate::transports::verbs::adapter::Outstanding;
 use crate::transports::verbs::control::{Control, PortAddress};
 use crate::transports::verbs::credits::Credits;
+use crate::transports::verbs::exposures::{ById, Exposure};
+use core::ops::Range;
 use rustbtl_fragments::ids::PeerId;
 use std::collections::VecDeque;
 
@@ -46,6 +48,12 @@ pub(super) struct Queue<Q> {
     pub(super) consumed: u64,
     /// Messages that came before `Switch` was read (V4).
     pub(super) early: Vec<Arrived>,
+    /// RDMA READs that both ends can have under way; 0: none.
+    pub(super) reads: u8,
+    /// Exposures that no message has carried yet.
+    pub(super) unsent_exposures: Vec<Exposure>,
+    /// Exposures of the peer (V7).
+    pub(super) exposures: ById<Exposure>,
 }
 
 /// See the module's documentation.
@@ -65,6 +73,8 @@ pub(super) struct Channel<Q> {
     /// For the connection; it takes them in this order, between frames.
     pub(super) outbox: VecDeque<Control>,
     pub(super) queue: Option<Queue<Q>>,
+    /// What is exposed to the peer: its registered memory, the key.
+    pub(super) exposed: ById<(Range<usize>, u32)>,
     /// V3: `Switch` is sent.
     pub(super) sends_by_queue: bool,
     /// V4: `Switch` is read.
@@ -89,6 +99,7 @@ impl<Q> Channel<Q> {
             is_mid_frame: false,
             outbox: VecDeque::new(),
             queue: None,
+            exposed: ById::default(),
             sends_by_queue: false,
             receives_by_queue: false,
             leave: None,

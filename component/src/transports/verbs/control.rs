@@ -10,7 +10,7 @@
 //! 33  Setup: u8 1 if the sender's port has come back, u16 grant, u32 queue pair, u32 psn, port
 //!     Ready: u32 the receiver's queue pair, which may send now
 //!     Leave: u64 messages that were sent by the queue pair
-//! port: u8 link layer, u8 mtu, u16 lid, 16 bytes gid
+//! port: u8 link layer, u8 mtu, u8 reads, u16 lid, 16 bytes gid
 //! ```
 
 use crate::transports::verbs::api::{Gid, LinkLayer};
@@ -21,7 +21,7 @@ use rustbtl_fragments::wire::{HEADER_BYTES, VERSION};
 /// Kind of a frame between transports.
 const KIND: u8 = 0xFD;
 /// Version of what is published.
-const ADDRESS_VERSION: u8 = 1;
+const ADDRESS_VERSION: u8 = 2;
 
 /// Where a port is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +30,8 @@ pub struct PortAddress {
     pub link_layer: LinkLayer,
     /// Its largest packet, as in `Port`.
     pub mtu: u8,
+    /// RDMA READs that a queue pair there answers, and may have under way, at a time.
+    pub reads: u8,
     /// On InfiniBand.
     pub lid: u16,
     /// On both.
@@ -38,20 +40,20 @@ pub struct PortAddress {
 
 impl PortAddress {
     fn append(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&[self.link_layer as u8, self.mtu]);
+        out.extend_from_slice(&[self.link_layer as u8, self.mtu, self.reads]);
         self.lid.append(out);
         out.extend_from_slice(&self.gid);
     }
 
     fn take_from(from: &mut &[u8]) -> Option<Self> {
-        let [link_layer, mtu] = take_array(from)?;
+        let [link_layer, mtu, reads] = take_array(from)?;
         let link_layer = match link_layer {
             1 => LinkLayer::InfiniBand,
             2 => LinkLayer::Ethernet,
             _ => return None,
         };
         let (lid, gid) = (u16::take_from(from)?, take_array(from)?);
-        (1..=5).contains(&mtu).then_some(Self { link_layer, mtu, lid, gid })
+        (1..=5).contains(&mtu).then_some(Self { link_layer, mtu, reads, lid, gid })
     }
 
     /// Is it on the same fabric, as far as addresses tell? An InfiniBand subnet has a prefix; of
@@ -185,7 +187,7 @@ mod tests {
 
     fn port() -> PortAddress {
         let gid = core::array::from_fn(|at| at as u8);
-        PortAddress { link_layer: LinkLayer::InfiniBand, mtu: 5, lid: 0x102, gid }
+        PortAddress { link_layer: LinkLayer::InfiniBand, mtu: 5, reads: 16, lid: 0x102, gid }
     }
 
     fn all() -> [Control; 5] {
@@ -217,7 +219,7 @@ mod tests {
         let zeros = "00".repeat(26);
         let gid = "000102030405060708090a0b0c0d0e0f";
         let expected = [
-            format!("40000000b4fd{zeros}0101200011000000efcdab0001050201{gid}"),
+            format!("41000000b4fd{zeros}0101200011000000efcdab000105100201{gid}"),
             format!("25000000b4fd{zeros}0211000000"),
             format!("21000000b4fd{zeros}03"),
             format!("21000000b4fd{zeros}04"),
@@ -226,17 +228,17 @@ mod tests {
         for (control, expected) in all().iter().zip(expected) {
             assert_eq!(hex(&control.encode()), expected, "{control:?}");
         }
-        assert_eq!(hex(&encode_address(&port(), b"tcp")), format!("0101050201{gid}746370"));
+        assert_eq!(hex(&encode_address(&port(), b"tcp")), format!("020105100201{gid}746370"));
     }
 
     #[test]
     fn addresses_are_read_back_and_damaged_ones_are_refused() {
         let address = encode_address(&port(), b"tcp");
         assert_eq!(decode_address(&address), Some((port(), &b"tcp"[..])));
-        for length in 0..21 {
+        for length in 0..22 {
             assert_eq!(decode_address(&address[..length]), None);
         }
-        for (at, value) in [(0, 2), (1, 3), (2, 0), (2, 6)] {
+        for (at, value) in [(0, 1), (1, 3), (2, 0), (2, 6)] {
             let mut damaged = address.clone();
             damaged[at] = value;
             assert_eq!(decode_address(&damaged), None, "byte {at}");

@@ -12,6 +12,8 @@
 /// With less than this, more than half of a grant could never be owed: one message may be under
 /// way, and it takes two to have credits returned.
 pub const GRANT_MIN: u32 = 3;
+/// As they are told to the peer.
+pub const GRANT_MAX: u32 = u16::MAX as u32;
 
 /// See the module's documentation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

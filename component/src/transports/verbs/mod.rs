@@ -10,7 +10,7 @@
 //! Frames are SENDs into one receive queue that all peers share, up to a slot's size; credits in
 //! every message keep senders within what is posted. Sending and receiving a short frame allocates
 //! nothing, locks nothing and calls the system in no round but one of [`ROUNDS_OF_CONNECTION`],
-//! which looks at the connections.
+//! which looks at the connections. Long payloads are read by their receivers, by RDMA.
 //!
 //! Generic over the verbs ([`api::Verbs`]) and the network beside them ([`Carrier`]); both are
 //! other ones in tests. DESIGN.md of `transports` has the whole picture.
@@ -22,9 +22,12 @@ mod channel;
 mod closing;
 mod control;
 mod credits;
+mod exposures;
 pub mod fake;
 mod network;
+mod reads;
 mod receiving;
+mod registrations;
 mod select;
 mod sending;
 mod setup;
@@ -34,10 +37,11 @@ pub use adapter::{Choice, Sizes};
 pub use control::PortAddress;
 pub use select::{Usage, VerbsConfig, choose};
 
-use crate::transports::{Carrier, Event, Incoming, Limits, Payload, Sent, Transport};
+use crate::transports::{Carrier, Event, Incoming, Limits, Payload, Pulled, Sent, Transport};
 use adapter::Adapter;
 use api::{Completion, Verbs, VerbsError};
 use channel::Channel;
+use core::ops::Range;
 use rustbtl_coordination::notice_limit::NoticeLimit;
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::wire::ANNOUNCE_BYTES;
@@ -97,6 +101,9 @@ pub struct VerbsTransport<V: Verbs, C: Carrier> {
     batch: [Completion; COMPLETIONS],
     /// What is sent inline, and needs no slot.
     inline: Box<[u8]>,
+    reads: reads::Reads,
+    /// Bounce buffers whose read is over, while a completion is looked at.
+    bounced: Vec<u16>,
     closing_since_ms: Option<u64>,
     is_closed: bool,
 }
@@ -132,6 +139,8 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
             notices: NoticeLimit::default(),
             batch: [Completion::NONE; COMPLETIONS],
             inline: vec![0; sizes.slot_bytes.min(1024)].into(),
+            reads: reads::Reads::default(),
+            bounced: Vec::with_capacity(usize::from(sizes.bounce_buffers)),
             closing_since_ms: None,
             is_closed: false,
         })
@@ -282,6 +291,10 @@ impl<V: Verbs, C: Carrier> Transport for VerbsTransport<V, C> {
             }
         }
         self.wait -= 1;
+        if !self.reads.is_empty() {
+            self.progress_sends();
+            self.post_reads();
+        }
         if self.ready.is_empty() {
             self.poll_receives();
         }
@@ -324,6 +337,38 @@ impl<V: Verbs, C: Carrier> Transport for VerbsTransport<V, C> {
             self.push_outboxes();
         }
         self.carrier.flush() && !self.has_outbox
+    }
+
+    unsafe fn expose(
+        &mut self,
+        to: PeerId,
+        id: u64,
+        bytes: Range<usize>,
+        home: Option<Range<usize>>,
+    ) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.expose_memory(to, id, bytes, home) }
+    }
+
+    fn withdraw(&mut self, to: PeerId, id: u64) {
+        self.end_exposure(to, id);
+    }
+
+    unsafe fn pull(
+        &mut self,
+        from: PeerId,
+        id: u64,
+        offset: usize,
+        into: *mut u8,
+        len: usize,
+    ) -> Pulled {
+        // SAFETY: the caller's promise.
+        unsafe { self.read(from, id, offset, into, len) }
+    }
+
+    #[inline]
+    fn pulled(&mut self) -> Option<(PeerId, u64)> {
+        self.finished_read()
     }
 
     fn close(&mut self) -> bool {

@@ -37,6 +37,16 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
         Ok(())
     }
 
+    /// See [`Network::forget_memory`].
+    pub fn forget_memory(&mut self, memory: &Range<usize>) {
+        self.adapter.registrations.forget(&self.adapter.verbs, memory);
+    }
+
+    /// Registered memory would be copied in the pause.
+    pub fn before_freeze(&mut self) {
+        self.adapter.registrations.release_idle(&self.adapter.verbs);
+    }
+
     /// See [`Network::renew_peer`].
     pub fn renew_peer(&mut self, peer: PeerId, address: &[u8]) {
         let Some(at) = self.channel(peer) else { return };
@@ -81,6 +91,7 @@ fn without<N>(usage: Usage, incarnation: u16, why: String) -> Result<Opened<N>, 
 
 impl Network for VerbsTransport<Libibverbs, Tcp> {
     const NAME: &'static str = "verbs";
+    const PULLS: bool = true;
     type Config = VerbsConfig;
 
     fn open(config: &VerbsConfig, incarnation: u16) -> Result<Opened<Self>, String> {
@@ -164,6 +175,14 @@ impl Network for VerbsTransport<Libibverbs, Tcp> {
         let mut all = self.adapter.verbs.mapped();
         all.push(self.adapter.buffers.range());
         all
+    }
+
+    fn forget_memory(&mut self, memory: &Range<usize>) {
+        Self::forget_memory(self, memory);
+    }
+
+    fn before_freeze(&mut self) {
+        Self::before_freeze(self);
     }
 
     #[inline]

@@ -3,6 +3,7 @@
 use super::api::*;
 use super::buffers::NO_SLOT;
 use super::channel::Arrived;
+use super::exposures::{of_immediate, split};
 use super::{COMPLETIONS, Ready, VerbsTransport};
 use crate::transports::{Carrier, Incoming};
 
@@ -41,14 +42,27 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
         }
         let receives_by_queue = self.channels[at].receives_by_queue;
         let Some(queue) = &mut self.channels[at].queue else { return };
-        queue.credits.add(completion.immediate);
-        if completion.bytes == 0 {
+        let (credits, exposures) = of_immediate(completion.immediate);
+        queue.credits.add(credits);
+        let mut bytes = completion.bytes;
+        if exposures > 0 {
+            // SAFETY: the message lies in the slot, which is no more the adapter's.
+            let message = unsafe { self.adapter.buffers.bytes(slot, bytes as usize) };
+            let Some((frame, exposures)) = split(message, exposures) else {
+                self.post_again(slot);
+                self.fail(at, "exposures of memory that are damaged");
+                return;
+            };
+            bytes = frame.len() as u32;
+            exposures.for_each(|exposure| queue.exposures.insert(exposure.id, exposure));
+        }
+        if bytes == 0 {
             queue.credits.consumed();
             self.post_again(slot);
             self.return_credit(at);
             return;
         }
-        let arrived = Arrived { slot, bytes: completion.bytes };
+        let arrived = Arrived { slot, bytes };
         if receives_by_queue {
             self.ready.push_back(Ready { channel, number: completion.qp, arrived });
         } else {

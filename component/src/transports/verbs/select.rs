@@ -110,7 +110,8 @@ fn try_device<V: Verbs>(
             continue;
         };
         let (link_layer, lid, gid) = (port.link_layer, port.lid, entry.gid);
-        let address = PortAddress { link_layer, lid, gid, mtu: port.mtu.min(mtu) };
+        let reads = verbs.reads_at_once(device);
+        let address = PortAddress { link_layer, lid, gid, mtu: port.mtu.min(mtu), reads };
         chosen = Ok(Choice { device: name.to_owned(), port: number, gid_index, address });
         break;
     }

@@ -4,6 +4,7 @@ use super::adapter::{SENDS_OF_CHANNEL, SIGNAL_EVERY};
 use super::api::*;
 use super::buffers::NO_SLOT;
 use super::channel::Queue;
+use super::exposures::{EXPOSURE_BYTES, immediate};
 use super::{COMPLETIONS, VerbsTransport};
 use crate::transports::{Carrier, Event, Payload, Sent};
 
@@ -11,7 +12,8 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
     /// Send a frame by the queue pair of a channel that has one.
     #[inline]
     pub(super) fn post(&mut self, at: usize, header: &[u8], payload: Payload<'_>) -> Sent {
-        let total = header.len() + payload.len();
+        let frame = header.len() + payload.len();
+        let mut total = frame;
         if total > self.adapter.buffers.slot_bytes() {
             let text = format!("a frame of {total} bytes is longer than a buffer");
             self.fail(at, &text);
@@ -24,6 +26,11 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
             }
         }
         let Some(queue) = &self.channels[at].queue else { return Sent::Down };
+        let mut exposures = queue.unsent_exposures.len();
+        if exposures > 0 {
+            exposures = exposures.min((self.adapter.buffers.slot_bytes() - frame) / EXPOSURE_BYTES);
+            total += exposures * EXPOSURE_BYTES;
+        }
         let is_inline = total <= queue.inline_bytes as usize && total <= self.inline.len();
         let slot = match is_inline {
             true => NO_SLOT,
@@ -37,16 +44,21 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
             // SAFETY: the slot was free, and is ours now.
             slot => unsafe { self.adapter.buffers.bytes_mut(slot, total) },
         };
+        let start = room.as_ptr() as u64;
+        let (room, behind) = room.split_at_mut(frame);
         let (head, body) = room.split_at_mut(header.len());
         head.copy_from_slice(header);
         match payload {
             Payload::Bytes(bytes) => body.copy_from_slice(bytes),
             Payload::Pack(bytes, fill) => fill(body.as_mut_ptr(), bytes),
         }
-        let start = room.as_ptr() as u64;
+        for (into, exposure) in behind.chunks_exact_mut(EXPOSURE_BYTES).zip(&queue.unsent_exposures)
+        {
+            exposure.encode(into);
+        }
         let lkey = self.adapter.lkey;
         let piece = Piece { start, len: total as u32, lkey };
-        match self.post_piece(at, slot, piece, is_inline, false) {
+        match self.post_piece(at, slot, piece, exposures, is_inline, false) {
             Ok(()) => Sent::Accepted,
             Err(code) => {
                 self.adapter.buffers.give_back(slot);
@@ -73,13 +85,14 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
         if self.channels[at].sends_by_queue { Sent::Full(0) } else { Sent::Down }
     }
 
-    /// Post a message with the credits that are owed.
+    /// Post a message with the credits that are owed; it ends with so many exposures.
     #[inline]
     fn post_piece(
         &mut self,
         at: usize,
         slot: u16,
         piece: Piece,
+        exposures: usize,
         inline: bool,
         must_signal: bool,
     ) -> Result<(), i32> {
@@ -91,12 +104,15 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
         let signaled = must_signal || is_short || queue.unsignaled + 1 >= SIGNAL_EVERY;
         let carried = queue.credits.take();
         let id = queue.outstanding.next_id();
-        let work = Work::Send { immediate: carried };
+        let work = Work::Send { immediate: immediate(carried, exposures) };
         let work = SendWork { id, work, piece, signaled, inline };
         // SAFETY: the slot is the adapter's until the completion; or the bytes are taken at once.
         if let Err(code) = unsafe { adapter.verbs.post_send(queue.qp, &work) } {
             queue.credits.put_back(carried);
             return Err(code);
+        }
+        if exposures > 0 {
+            queue.unsent_exposures.drain(..exposures);
         }
         queue.outstanding.push(slot);
         queue.unsignaled = if signaled { 0 } else { queue.unsignaled + 1 };
@@ -115,7 +131,7 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
         }
         let (start, lkey) = (self.adapter.buffers.start() as u64, self.adapter.lkey);
         let piece = Piece { start, len: 0, lkey };
-        match self.post_piece(at, NO_SLOT, piece, false, must_signal) {
+        match self.post_piece(at, NO_SLOT, piece, 0, false, must_signal) {
             Ok(()) => true,
             Err(code) => {
                 self.fail(at, &format!("ibv_post_send: {}", crate::os::errno_text(code)));
@@ -170,11 +186,16 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
             return;
         };
         let at = at as usize;
+        let is_done = completion.status == Status::SUCCESS;
         if let Some(queue) = &mut self.channels[at].queue {
-            let done = queue.outstanding.complete(completion.id, &mut self.adapter.buffers);
+            let (buffers, bounced) = (&mut self.adapter.buffers, &mut self.bounced);
+            let done = queue.outstanding.complete(completion.id, buffers, bounced);
             self.adapter.in_flight -= done;
         }
-        if completion.status != Status::SUCCESS {
+        if !self.bounced.is_empty() {
+            self.take_bounced(is_done);
+        }
+        if !is_done {
             self.fail(at, completion.status.text());
         }
     }
@@ -208,6 +229,7 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
         self.channels[at].forget_queue();
         let Some(queue) = self.channels[at].queue.take() else { return };
         self.numbers.remove(&queue.number);
+        self.forget_reads(at);
         for early in queue.early {
             self.post_again(early.slot);
         }

@@ -7,6 +7,7 @@ use super::api::*;
 use super::channel::Queue;
 use super::control::{Control, PortAddress};
 use super::credits::Credits;
+use super::exposures::{ById, WAITING_MAX};
 use crate::transports::{Carrier, Event, Payload, Sent};
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::wire::HEADER_BYTES;
@@ -114,6 +115,9 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
             sent: 0,
             consumed: 0,
             early: Vec::with_capacity(usize::from(grant)),
+            reads: 0,
+            unsent_exposures: Vec::with_capacity(WAITING_MAX),
+            exposures: ById::default(),
         };
         self.channels[at].queue = Some(queue);
         self.numbers.insert(number, at as u32);
@@ -205,6 +209,7 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
             Some(queue) => {
                 let done = self.adapter.connect(queue.qp, queue.psn, theirs, port);
                 queue.is_connected = done.is_ok();
+                queue.reads = self.adapter.choice.address.reads.min(port.reads);
                 queue.credits = Credits::new(granted, u32::from(self.adapter.sizes.grant));
                 Some(done)
             }

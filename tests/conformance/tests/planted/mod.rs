@@ -29,6 +29,14 @@ pub enum Bug {
     NeverDestroyed,
     /// The queue pair is connected to the peer's of the same number as the own one.
     WrongQueuePair,
+    /// Exposures are taken for the end of the frame.
+    ExposuresStayInFrames,
+    /// Memory is deregistered as soon as it was offered.
+    RegionIsGone,
+    /// A payload is read from eight bytes before where it lies.
+    ReadFromElsewhere,
+    /// A piece is read in half.
+    ReadInHalf,
     /// `Switch` overtakes frames.
     SwitchComesEarly,
     /// `Switch` is never sent.
@@ -39,7 +47,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 16] = [
         Self::NothingIsSignaled,
         Self::ABufferIsForgotten,
         Self::CreditsAreKept,
@@ -49,6 +57,10 @@ impl Bug {
         Self::DestroyedTooEarly,
         Self::NeverDestroyed,
         Self::WrongQueuePair,
+        Self::ExposuresStayInFrames,
+        Self::RegionIsGone,
+        Self::ReadFromElsewhere,
+        Self::ReadInHalf,
         Self::SwitchComesEarly,
         Self::SwitchIsLost,
         Self::LeaveIsLost,
@@ -84,13 +96,16 @@ pub struct Planted {
     posts: Cell<u32>,
     remote_key: Cell<u32>,
     destroyed: RefCell<Vec<Handle>>,
+    deregistered: RefCell<Vec<Handle>>,
+    keys: RefCell<Vec<(Handle, (u32, u32))>>,
 }
 
 impl Planted {
     /// With this bug.
     pub fn new(verbs: Fake, bug: Option<Bug>) -> Self {
         let (posts, remote_key) = (Cell::new(0), Cell::new(0));
-        Self { verbs, bug, posts, remote_key, destroyed: RefCell::default() }
+        let (destroyed, deregistered, keys) = <_>::default();
+        Self { verbs, bug, posts, remote_key, destroyed, deregistered, keys }
     }
 
     fn has(&self, bug: Bug) -> bool {
@@ -123,6 +138,9 @@ impl Verbs for Planted {
     fn gid(&self, device: Handle, port: u8, index: u32) -> Result<GidEntry, VerbsError> {
         self.verbs.gid(device, port, index)
     }
+    fn reads_at_once(&self, device: Handle) -> u8 {
+        self.verbs.reads_at_once(device)
+    }
     unsafe fn register(
         &self,
         device: Handle,
@@ -133,13 +151,22 @@ impl Verbs for Planted {
         // SAFETY: the caller's promise.
         let region = unsafe { self.verbs.register(device, start, len, access) }?;
         self.remote_key.set(self.verbs.keys(region).1);
+        if self.has(Bug::RegionIsGone) && access == REMOTE_READ {
+            self.keys.borrow_mut().push((region, self.verbs.keys(region)));
+            self.deregistered.borrow_mut().push(region);
+            self.verbs.deregister(region);
+        }
         Ok(region)
     }
     fn keys(&self, region: Handle) -> (u32, u32) {
-        self.verbs.keys(region)
+        let keys = self.keys.borrow();
+        let gone = keys.iter().find(|(of, _)| *of == region).map(|(_, keys)| *keys);
+        gone.unwrap_or_else(|| self.verbs.keys(region))
     }
     fn deregister(&self, region: Handle) {
-        self.verbs.deregister(region);
+        if !self.deregistered.borrow().contains(&region) {
+            self.verbs.deregister(region);
+        }
     }
     fn create_cq(&self, device: Handle, entries: u32) -> Result<Handle, VerbsError> {
         self.verbs.create_cq(device, entries)
@@ -179,8 +206,14 @@ impl Verbs for Planted {
     unsafe fn post_send(&self, qp: Handle, work: &SendWork) -> Result<(), i32> {
         let mut work = *work;
         work.signaled &= !self.has(Bug::NothingIsSignaled);
-        if self.has(Bug::CreditsAreKept) {
-            work.work = Work::Send { immediate: 0 };
+        match &mut work.work {
+            Work::Send { immediate } if self.has(Bug::CreditsAreKept) => *immediate &= !0xFF_FFFF,
+            Work::Send { immediate } if self.has(Bug::ExposuresStayInFrames) => {
+                *immediate &= 0xFF_FFFF;
+            }
+            Work::Read { start, .. } if self.has(Bug::ReadFromElsewhere) => *start -= 8,
+            Work::Read { .. } if self.has(Bug::ReadInHalf) => work.piece.len /= 2,
+            _ => {}
         }
         if self.has(Bug::WrongKey) {
             work.piece.lkey = self.remote_key.get();

@@ -33,10 +33,12 @@ enum User {
 }
 
 const RING: (&str, &str) = ("hash_ring.c", "300 20000 /tmp/gate");
+/// Each message to the right neighbour is one that its receiver reads from where it lies.
+const LONG_RING: (&str, &str) = ("hash_ring.c", "300 400000 /tmp/gate long");
 /// Its third argument: the adapters' GIDs of RoCE v2.
 const VERBS_RING: (&str, &str) = ("verbs_ring.c", "300 rxe1,rxe2 1 /tmp/gate");
 
-const CASES: [Case; 10] = [
+const CASES: [Case; 13] = [
     Case {
         name: "checkpoints, kill -9 of each rank and live rollbacks",
         program: RING,
@@ -128,6 +130,61 @@ const CASES: [Case; 10] = [
             kill_rank 1; await replay_completed 1
             link_up
             finish \"$answer\"",
+    },
+    Case {
+        name: "long messages are read: checkpoints, kill -9 of each rank and live rollbacks",
+        program: LONG_RING,
+        interval: 1,
+        user: User::Transport,
+        script: "
+            start $program
+            await checkpoint_completed 2
+            kill_rank 1; await replay_completed 1
+            before=$(count checkpoint_completed)
+            await checkpoint_completed $((before + 2))
+            kill_rank 0; await replay_completed 2
+            must_send
+            finish \"$answer\"
+            [ $(count global_rollback) = 0 ] || fail 'all ranks were rolled back'
+            must_have_fetched 200",
+    },
+    Case {
+        name: "long messages are read: packets are lost, then a link, and TCP takes over",
+        program: LONG_RING,
+        interval: 1,
+        user: User::Transport,
+        script: "
+            start $program
+            await checkpoint_completed 2
+            packets_lost 1%
+            must_send
+            kill_rank 1; await replay_completed 1
+            must_send
+            link_down; sleep 1
+            kill_rank 0; await replay_completed 2
+            finish \"$answer\"
+            must_have_lost 5",
+    },
+    Case {
+        name: "long messages are read: images restarted over TCP, and theirs over verbs",
+        program: LONG_RING,
+        interval: 0,
+        user: User::Transport,
+        script: "
+            start $program
+            await checkpoint_completed 1
+            must_send
+            checkpoint_and_exit
+            adapters_removed
+            restart
+            await ready 2
+            echo 150 > $gate
+            checkpoint_and_exit
+            adapters_added
+            restart
+            must_send
+            finish \"$answer\"
+            must_have_fetched 100",
     },
     Case {
         name: "packets are lost, a rank is rolled back meanwhile",
@@ -229,6 +286,7 @@ fn job(case: &Case) -> Result<String> {
         ("verbose", if case.user == User::Transport { "0" } else { "20" }),
         ("sets", "none"),
         ("checkpoint_dir", "/tmp/checkpoints"),
+        ("report", "/tmp/report"),
         ("checkpoint_interval", interval.as_str()),
         // Each set can be rolled back alone at any time.
         ("overhead_max", "0"),

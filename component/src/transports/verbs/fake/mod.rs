@@ -38,6 +38,8 @@ pub struct Nature {
     pub inline_bytes: u32,
     /// Ethernet in place of InfiniBand.
     pub is_ethernet: bool,
+    /// RDMA READs that a queue pair answers, and may have under way, at a time.
+    pub reads: u8,
 }
 
 impl Default for Nature {
@@ -48,6 +50,7 @@ impl Default for Nature {
             acknowledge_quarters: 2,
             inline_bytes: 128,
             is_ethernet: false,
+            reads: 4,
         }
     }
 }

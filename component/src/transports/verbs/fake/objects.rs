@@ -72,6 +72,7 @@ pub(super) struct Qp {
     pub(super) psn: u32,
     pub(super) retries: u8,
     pub(super) rnr_retries: u8,
+    pub(super) reads: u8,
     pub(super) access: u32,
     pub(super) queue: VecDeque<PostedSend>,
     /// Work requests, by id, that hold a place in the queue until a completion behind them is

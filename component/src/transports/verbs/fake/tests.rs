@@ -39,11 +39,12 @@ impl End {
         let gid = (port.link_layer == LinkLayer::Ethernet).then_some(gid);
         let (qp, psn) = (to.verbs.qp_number(to.qp), 7);
         let lid = port.lid;
-        let destination = Destination { qp, psn, mtu: 5, lid, gid, port: 1, gid_index: 0 };
+        let destination =
+            Destination { qp, psn, mtu: 5, lid, gid, port: 1, gid_index: 0, reads: 4 };
         let v = &self.verbs;
         v.modify(self.qp, Transition::Init { port: 1, access: REMOTE_READ }).unwrap();
         v.modify(self.qp, Transition::ReadyToReceive(destination)).unwrap();
-        let rts = Transition::ReadyToSend { psn: 7, timeout: 14, retries, rnr_retries };
+        let rts = Transition::ReadyToSend { psn: 7, timeout: 14, retries, rnr_retries, reads: 4 };
         v.modify(self.qp, rts).unwrap();
     }
 

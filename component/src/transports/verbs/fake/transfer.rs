@@ -163,7 +163,9 @@ impl Inside {
             Work::Read { start, rkey } => {
                 let len = work.piece.len;
                 let qp = &self.nodes[other].qps[&theirs];
-                let may = qp.access & REMOTE_READ != 0;
+                let answers = qp.destination.map_or(0, |destination| destination.reads);
+                let asks = self.nodes[at].qps[&number].reads;
+                let may = qp.access & REMOTE_READ != 0 && asks > 0 && asks <= answers;
                 if !may || self.nodes[other].remote(rkey, start, len, REMOTE_READ).is_none() {
                     self.fail(other, theirs);
                     return Attempt::Failed(Status::REMOTE_ACCESS);

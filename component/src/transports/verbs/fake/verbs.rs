@@ -75,6 +75,11 @@ impl Verbs for Fake {
         Ok(GidEntry { gid: gid_of(self.node), is_roce_v2 })
     }
 
+    fn reads_at_once(&self, device: Handle) -> u8 {
+        self.number(device);
+        self.own().nature.reads
+    }
+
     unsafe fn register(
         &self,
         device: Handle,
@@ -146,6 +151,7 @@ impl Verbs for Fake {
             psn: 0,
             retries: 0,
             rnr_retries: 0,
+            reads: 0,
             access: 0,
             queue: VecDeque::new(),
             unpolled: VecDeque::new(),
@@ -175,8 +181,9 @@ impl Verbs for Fake {
                 qp.destination = Some(destination);
                 State::Rtr
             }
-            (State::Rtr, Transition::ReadyToSend { psn, retries, rnr_retries, .. }) => {
+            (State::Rtr, Transition::ReadyToSend { psn, retries, rnr_retries, reads, .. }) => {
                 (qp.psn, qp.retries, qp.rnr_retries) = (psn, retries, rnr_retries);
+                qp.reads = reads;
                 State::Rts
             }
             _ => return Err(refused("ibv_modify_qp", libc::EINVAL)),

@@ -206,6 +206,41 @@ pub struct QpAttr {
     pub rate_limit: u32,
 }
 
+/// `struct ibv_device_attr`.
+#[repr(C)]
+pub struct DeviceAttr {
+    pub fw_ver: [u8; 64],
+    pub node_guid: u64,
+    pub sys_image_guid: u64,
+    pub max_mr_size: u64,
+    pub page_size_cap: u64,
+    pub vendor_id: u32,
+    pub vendor_part_id: u32,
+    pub hw_ver: u32,
+    pub max_qp: c_int,
+    pub max_qp_wr: c_int,
+    pub device_cap_flags: u32,
+    pub max_sge: c_int,
+    pub max_sge_rd: c_int,
+    pub max_cq: c_int,
+    pub max_cqe: c_int,
+    pub max_mr: c_int,
+    pub max_pd: c_int,
+    pub max_qp_rd_atom: c_int,
+    pub max_ee_rd_atom: c_int,
+    pub max_res_rd_atom: c_int,
+    pub max_qp_init_rd_atom: c_int,
+    /// What is not read.
+    pub rest: [u32; 18],
+}
+
+impl Default for DeviceAttr {
+    fn default() -> Self {
+        // SAFETY: numbers, for which zero is a value.
+        unsafe { core::mem::zeroed() }
+    }
+}
+
 /// `struct ibv_sge`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -302,6 +337,7 @@ pub mod number {
     pub const IBV_EVENT_PORT_ACTIVE: u32 = 9;
     pub const IBV_EVENT_PORT_ERR: u32 = 10;
     pub const IBV_EVENT_QP_LAST_WQE_REACHED: u32 = 16;
+    pub const IBV_FORK_UNNEEDED: i32 = 2;
 }
 
 /// A function of the library: its name, its type.
@@ -311,6 +347,8 @@ macro_rules! functions {
         #[derive(Clone, Copy)]
         pub struct Functions {
             $(pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)+
+            /// `ibv_is_fork_initialized`, since rdma-core 35.
+            pub is_fork_initialized: Option<unsafe extern "C" fn() -> c_int>,
         }
 
         impl Functions {
@@ -327,7 +365,13 @@ macro_rules! functions {
                         return Err(stringify!($name));
                     }
                 )+
+                let is_fork_initialized = symbol(c"ibv_is_fork_initialized");
                 Ok(Self {
+                    is_fork_initialized: (!is_fork_initialized.is_null()).then(|| {
+                        type Call = unsafe extern "C" fn() -> c_int;
+                        // SAFETY: as below.
+                        unsafe { core::mem::transmute::<*mut c_void, Call>(is_fork_initialized) }
+                    }),
                     $(
                         $name: {
                             type Call = unsafe extern "C" fn($($argument),*) $(-> $result)?;
@@ -347,6 +391,7 @@ functions! {
     get_device_name: c"ibv_get_device_name", fn(*mut Device) -> *const c_char;
     open_device: c"ibv_open_device", fn(*mut Device) -> *mut Context;
     close_device: c"ibv_close_device", fn(*mut Context) -> c_int;
+    query_device: c"ibv_query_device", fn(*mut Context, *mut DeviceAttr) -> c_int;
     query_port: c"ibv_query_port", fn(*mut Context, u8, *mut PortAttr) -> c_int;
     query_gid_ex:
         c"_ibv_query_gid_ex", fn(*mut Context, u32, u32, *mut GidEntry, u32, usize) -> c_int;

@@ -30,8 +30,8 @@ const DEVICE_MAPS: &str = "/dev/infiniband/";
 const POLLED_AT_ONCE: usize = 16;
 /// Wait of a sender that found no receive buffer: 0.64 ms.
 const MIN_RNR_TIMER: u8 = 12;
-/// RDMA READs under way at a time, both ways; every adapter can do that.
-const READS_AT_ONCE: u8 = 1;
+/// RDMA READs under way at a time at most, both ways.
+const READS_AT_ONCE: u8 = 16;
 
 /// libibverbs.
 #[derive(Clone, Copy)]
@@ -183,7 +183,7 @@ fn attributes(to: Transition) -> (abi::QpAttr, u32) {
             attr.path_mtu = u32::from(to.mtu);
             attr.dest_qp_num = to.qp;
             attr.rq_psn = to.psn;
-            attr.max_dest_rd_atomic = READS_AT_ONCE;
+            attr.max_dest_rd_atomic = to.reads;
             attr.min_rnr_timer = MIN_RNR_TIMER;
             attr.ah_attr.dlid = to.lid;
             attr.ah_attr.port_num = to.port;
@@ -196,13 +196,13 @@ fn attributes(to: Transition) -> (abi::QpAttr, u32) {
             let path = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
             IBV_QP_STATE | path | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER
         }
-        Transition::ReadyToSend { psn, timeout, retries, rnr_retries } => {
+        Transition::ReadyToSend { psn, timeout, retries, rnr_retries, reads } => {
             attr.qp_state = IBV_QPS_RTS;
             attr.sq_psn = psn;
             attr.timeout = timeout;
             attr.retry_cnt = retries;
             attr.rnr_retry = rnr_retries;
-            attr.max_rd_atomic = READS_AT_ONCE;
+            attr.max_rd_atomic = reads;
             let limits = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
             IBV_QP_STATE | limits | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC
         }
@@ -283,6 +283,24 @@ impl Verbs for Libibverbs {
         }
         let is_roce_v2 = entry.gid_type == IBV_GID_TYPE_ROCE_V2;
         Ok(GidEntry { gid: entry.gid.0, is_roce_v2 })
+    }
+
+    fn reads_at_once(&self, device: Device) -> u8 {
+        // A child would share pages that are registered, and the first write here would leave the
+        // adapter with the child's (before Linux 5.12).
+        // SAFETY: no arguments.
+        let is_copied = |is: unsafe extern "C" fn() -> c_int| unsafe { is() } == IBV_FORK_UNNEEDED;
+        if !self.functions.is_fork_initialized.is_some_and(is_copied) {
+            return 0;
+        }
+        let mut attr = abi::DeviceAttr::default();
+        // SAFETY: the device is open, `attr` writable.
+        let code = unsafe { (self.functions.query_device)(device.context.as_ptr(), &mut attr) };
+        if code != 0 {
+            return 0;
+        }
+        let most = attr.max_qp_rd_atom.min(attr.max_qp_init_rd_atom);
+        most.clamp(0, READS_AT_ONCE.into()) as u8
     }
 
     unsafe fn register(
