@@ -244,8 +244,8 @@ static void register_verbs(rustbtl_config_t *c)
          "beside each queue pair, and takes over when an adapter or a link fails.");
     text("verbs_if_include", &c->verbs_if_include, 3, MCA_BASE_VAR_SCOPE_READONLY,
          "Comma-delimited list of adapters, or adapters and ports, to use: the first one that is "
-         "active (e.g., \"mlx5_0:1,mlx5_1\"). Empty: any, first those of the NUMA nodes that the "
-         "process is bound to.");
+         "active (e.g., \"mlx5_0:1,mlx5_1\"), and the second one beside it for long messages. "
+         "Empty: any, first those of the NUMA nodes that the process is bound to.");
     text("verbs_gid_index", &c->verbs_gid_index, 4, MCA_BASE_VAR_SCOPE_READONLY,
          "Index of the port's GID. auto: on InfiniBand 0, on Ethernet the first of RoCE v2, one "
          "with an IPv4 address if there is one.");

@@ -33,12 +33,13 @@ stock() { # PROGRAM ARGUMENT...
         --mca btl_tcp_if_include lo --mca plm isolated -np 2 "$@" | grep ^HASH
 }
 
-# In the background, each rank with an adapter of its own. The gate lets it go to iteration 50.
+# In the background, each rank with an adapter of its own, or, where rails is set, with both, in
+# another order. The gate lets it go to iteration 50.
 start() { # PROGRAM ARGUMENT...
     local include=OMPI_MCA_vprotocol_correlated_verbs_if_include
     echo 50 > $gate
-    timeout 100 mpirun --oversubscribe -np 1 -x $include=rxe1 "$@" : \
-        -np 1 -x $include=rxe2 "$@" > $said 2>&1 &
+    timeout 100 mpirun --oversubscribe -np 1 -x $include=rxe1${rails:+,rxe2} "$@" : \
+        -np 1 -x $include=rxe2${rails:+,rxe1} "$@" > $said 2>&1 &
     job=$!
 }
 

@@ -326,7 +326,7 @@ pub fn an_unknown_peer_is_down<F: Fabric>(fabric: &F) {
 }
 
 /// Pull `into` from end `from` at end `at`, until it is there.
-fn pull<T: Transport>(
+pub fn pull<T: Transport>(
     driver: &mut Driver<T>,
     at: usize,
     from: usize,
@@ -349,7 +349,7 @@ fn pull<T: Transport>(
 }
 
 /// Expose `bytes` at end `at` to end `to`, which knows of it then.
-fn expose<T: Transport>(
+pub fn expose<T: Transport>(
     driver: &mut Driver<T>,
     at: usize,
     to: usize,

@@ -13,18 +13,26 @@ struct Adapters {
     sizes: Sizes,
     /// Ends are handed out when all pairs use their queue pairs.
     switched: bool,
+    /// Each end has a second port: that of another node of the world.
+    rails: usize,
 }
 
 impl Adapters {
     fn of(&self, n: usize) -> (World, Vec<End>) {
-        let world = World::new(n, self.nature.clone());
+        let world = World::new(n * self.rails, self.nature.clone());
         let one = |node| {
             let if_include = "127.0.0.0/8".to_owned();
             let tcp = TcpConfig { me: id(node), if_include, ..TcpConfig::default() };
             let tcp = Tcp::new(tcp).expect("listen");
             let verbs = world.node(node);
             let choice = choose(&verbs, &VerbsConfig::default()).expect("valid").expect("a port");
-            VerbsTransport::new(verbs, choice, self.sizes, tcp).expect("an adapter")
+            let mut end = VerbsTransport::new(verbs, choice, self.sizes, tcp).expect("an adapter");
+            for rail in 1..self.rails {
+                let verbs = world.node(rail * n + node);
+                let choice = choose(&verbs, &VerbsConfig::default()).expect("valid");
+                end.add_rail(verbs, choice.expect("a port")).expect("an adapter");
+            }
+            end
         };
         let mut ends: Vec<End> = (0..n).map(one).collect();
         let addresses: Vec<_> = ends.iter().map(End::address).collect();
@@ -81,7 +89,7 @@ impl Fabric for Adapters {
 /// Everything is read that can be.
 fn usual() -> Adapters {
     let sizes = Sizes { read_bytes_min: 1, ..Sizes::default() };
-    Adapters { nature: Nature::default(), sizes, switched: true }
+    Adapters { nature: Nature::default(), sizes, switched: true, rails: 1 }
 }
 
 /// Few of everything: credits, slots and receives are short all the time.
@@ -97,7 +105,7 @@ fn cramped() -> Adapters {
         bounce_bytes: 4096,
     };
     let nature = Nature { seed: 7, inline_bytes: 40, steps_per_poll: 1, ..Nature::default() };
-    Adapters { nature, sizes, switched: true }
+    Adapters { nature, sizes, switched: true, rails: 1 }
 }
 
 conformance!(infiniband, usual());
@@ -106,6 +114,7 @@ conformance!(
     from_the_first_frame,
     Adapters {
         switched: false,
+        rails: 1,
         nature: Nature { steps_per_poll: 100, ..Nature::default() },
         // Before the queue pairs are there nothing can be offered.
         sizes: Sizes { read_bytes_min: 0, ..Sizes::default() },
@@ -116,3 +125,5 @@ conformance!(
     Adapters { nature: Nature { is_ethernet: true, seed: 3, ..Nature::default() }, ..usual() }
 );
 conformance!(few_of_everything, cramped());
+conformance!(two_rails, Adapters { rails: 2, ..usual() });
+conformance!(two_rails_and_few_of_everything, Adapters { rails: 2, ..cramped() });

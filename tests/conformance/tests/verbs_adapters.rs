@@ -10,7 +10,10 @@ use rustbtl_conformance::{Driver, Fabric, id, suite};
 
 type End = VerbsTransport<Libibverbs, Tcp>;
 
-struct Adapters;
+struct Adapters {
+    /// Each end has a second port: that of the next adapter.
+    two_rails: bool,
+}
 
 impl Fabric for Adapters {
     type End = End;
@@ -28,7 +31,14 @@ impl Fabric for Adapters {
             let config = VerbsConfig { if_include, ..VerbsConfig::default() };
             let choice = choose(&verbs, &config).expect("valid").expect("an active port");
             let sizes = Sizes { read_bytes_min: 1, ..Sizes::default() };
-            VerbsTransport::new(verbs, choice, sizes, tcp).expect("an adapter")
+            let mut end = VerbsTransport::new(verbs, choice, sizes, tcp).expect("an adapter");
+            if self.two_rails {
+                let if_include = adapters[(at + 1) % adapters.len()].to_owned();
+                let config = VerbsConfig { if_include, ..VerbsConfig::default() };
+                let choice = choose(&verbs, &config).expect("valid").expect("an active port");
+                end.add_rail(verbs, choice).expect("an adapter");
+            }
+            end
         };
         let mut ends: Vec<End> = (0..n).map(one).collect();
         let addresses: Vec<_> = ends.iter().map(End::address).collect();
@@ -76,9 +86,26 @@ macro_rules! over_adapters {
         #[test]
         #[ignore = "needs adapters: cargo xtask test --rdma"]
         fn $test() {
-            suite::$test(&Adapters);
+            suite::$test(&Adapters { two_rails: false });
         }
     )+ };
+}
+
+/// A long payload is read by both ports of each end, one after another.
+#[test]
+#[ignore = "needs adapters: cargo xtask test --rdma"]
+fn a_payload_is_read_over_two_rails() {
+    let fabric = Adapters { two_rails: true };
+    suite::exposed_memory_can_be_pulled(&fabric);
+    suite::a_large_payload_is_pulled_whole(&fabric);
+    let mut driver = Driver::new(&fabric, 2);
+    let data = rustbtl_conformance::payload(0, 1, 1, 8 << 20);
+    let mut into = vec![0; data.len()];
+    assert!(suite::expose(&mut driver, 0, 1, 1, &data));
+    suite::pull(&mut driver, 1, 0, 1, 0, &mut into);
+    assert!(into == data);
+    let [first, second] = driver.end(1).pieces_read();
+    assert!(first >= 16 && second >= 16, "{first} {second}");
 }
 
 over_adapters! {

@@ -65,12 +65,16 @@ struct Sim {
     /// What the user is told, and by which end.
     notices: Vec<(usize, String)>,
     payloads: Payloads,
+    /// Pieces that were read by second ports.
+    by_second: u64,
 }
 
 impl Sim {
     fn new(seed: u64, bug: Option<Bug>) -> Self {
         let nature = Nature { seed, inline_bytes: 40, ..Nature::default() };
-        let world = World::new(NODES, Nature { is_ethernet: seed.is_multiple_of(2), ..nature });
+        // Behind the nodes come their second ports.
+        let nature = Nature { is_ethernet: seed.is_multiple_of(2), ..nature };
+        let world = World::new(2 * NODES, nature);
         let wires = Wires::new(seed);
         if let Some(tamper) = bug.and_then(Bug::of_the_connection) {
             wires.tamper(tamper);
@@ -80,7 +84,14 @@ impl Sim {
             let verbs = Planted::new(world.node(node), bug);
             let choice = choose(&verbs, &VerbsConfig::default()).expect("valid").expect("a port");
             let wire = wires.end(id(node), limits);
-            VerbsTransport::new(verbs, choice, SIZES, wire).expect("an adapter")
+            let mut end = VerbsTransport::new(verbs, choice, SIZES, wire).expect("an adapter");
+            // Some have one port.
+            if !(seed as usize + node).is_multiple_of(4) {
+                let verbs = Planted::new(world.node(NODES + node), bug);
+                let choice = choose(&verbs, &VerbsConfig::default()).expect("valid");
+                end.add_rail(verbs, choice.expect("a port")).expect("an adapter");
+            }
+            end
         };
         let mut ends: Vec<End> = (0..NODES).map(one).collect();
         let addresses: Vec<_> = ends.iter().map(End::address).collect();
@@ -93,7 +104,8 @@ impl Sim {
         let random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let (cuts, down, notices) = (Vec::new(), Vec::new(), Vec::new());
         let payloads = Payloads::new(NODES);
-        Self { world, wires, ends, known, random, cuts, down, notices, payloads }
+        let by_second = 0;
+        Self { world, wires, ends, known, random, cuts, down, notices, payloads, by_second }
     }
 
     fn draw(&mut self, below: usize) -> usize {
@@ -206,7 +218,11 @@ impl Sim {
     }
 
     fn fault(&mut self) {
-        let (a, b) = self.pair();
+        let (mut a, mut b) = self.pair();
+        if self.draw(3) == 0 {
+            // The second ports.
+            (a, b) = (a + NODES, b + NODES);
+        }
         match self.draw(6) {
             0 if self.down.len() < 2 && !self.down.contains(&a) => {
                 self.world.set_port(a, false);
@@ -226,7 +242,7 @@ impl Sim {
                     self.world.set_cut(a, b, false);
                 }
             }
-            4 => self.wires.break_connection(id(a), id(b)),
+            4 => self.wires.break_connection(id(a % NODES), id(b % NODES)),
             _ => {
                 let quarters = self.draw(5) as u32;
                 self.world.set_acknowledge_quarters(quarters);
@@ -300,7 +316,7 @@ impl Sim {
             self.world.set_cut(a, b, false);
         }
         self.world.set_acknowledge_quarters(2);
-        for node in 0..NODES {
+        for node in 0..2 * NODES {
             self.world.set_port(node, false);
         }
         for _ in 0..5000 {
@@ -308,7 +324,7 @@ impl Sim {
                 self.step(at);
             });
         }
-        for node in 0..NODES {
+        for node in 0..2 * NODES {
             self.world.set_port(node, true);
         }
         self.down.clear();
@@ -415,16 +431,18 @@ impl Sim {
             open.retain(|&at| !self.ends[at].close());
         }
         assert!(open.is_empty(), "the end does not come");
-        for node in 0..NODES {
+        for node in 0..2 * NODES {
             assert_eq!(self.world.live(node), 0, "objects are left");
         }
     }
 
-    fn run(seed: u64, bug: Option<Bug>) -> Counts {
+    /// What has happened, and what was read by second ports.
+    fn run(seed: u64, bug: Option<Bug>) -> (Counts, u64) {
         // After a panic the world is in no state to be dropped.
         let mut sim = ManuallyDrop::new(Self::new(seed, bug));
         let fault_every = [0, 400, 100][seed as usize % 3];
         sim.disturb(6000, fault_every);
+        sim.by_second = (NODES..2 * NODES).map(|node| sim.world.answered(node)).sum();
         if fault_every == 0 {
             let ups = sim.known.iter().flatten().map(|known| known.epoch).max();
             assert_eq!((ups, sim.world.counts().errors), (Some(1), 0), "something has failed");
@@ -432,7 +450,7 @@ impl Sim {
         sim.heal();
         sim.prove_alive();
         sim.finish();
-        let counts = sim.world.counts();
+        let counts = (sim.world.counts(), sim.by_second);
         drop(ManuallyDrop::into_inner(sim));
         counts
     }
@@ -441,10 +459,11 @@ impl Sim {
 #[test]
 fn faults_lose_and_double_nothing_and_leave_nothing_behind() {
     let seeds = 1..=60;
-    let mut total = Counts::default();
+    let (mut total, mut by_second) = (Counts::default(), 0);
     for seed in seeds {
         println!("seed {seed}");
-        let counts = Sim::run(seed, None);
+        let (counts, second) = Sim::run(seed, None);
+        by_second += second;
         total.delivered += counts.delivered;
         total.errors += counts.errors;
         total.no_receive += counts.no_receive;
@@ -455,7 +474,8 @@ fn faults_lose_and_double_nothing_and_leave_nothing_behind() {
     println!("{total:?}");
     assert!(total.delivered > 50_000 && total.errors > 100 && total.no_receive > 0, "{total:?}");
     assert!(total.inlined > 0 && total.signaled < total.delivered, "{total:?}");
-    assert!(total.reads > 10_000, "{total:?}");
+    let by_first = total.reads - by_second;
+    assert!(by_first > 10_000 && by_second > 3_000, "{by_first} {by_second}");
 }
 
 /// An adapter is pulled out under traffic. What is under way arrives once and in order, its node
@@ -479,6 +499,36 @@ fn an_adapter_that_is_pulled_out_loses_and_doubles_nothing() {
         let text = "fake0 port 1: the adapter has failed; messages go over TCP".to_owned();
         let of_it: Vec<_> = sim.notices.iter().filter(|(at, _)| *at == gone).collect();
         assert_eq!(of_it, [&(gone, text)], "seed {seed}");
+        drop(ManuallyDrop::into_inner(sim));
+    }
+}
+
+/// A second port goes down while payloads are read by it, or is pulled out: they are read by the
+/// first one, no channel goes down, and the user is told.
+#[test]
+fn a_second_port_that_fails_costs_nothing_but_its_bandwidth() {
+    for seed in (1..=60).filter(|seed| seed % 4 != 0) {
+        let mut sim = ManuallyDrop::new(Sim::new(seed, None));
+        sim.disturb(2000, 0);
+        sim.await_queues();
+        let node = (4 - seed as usize % 4 + 1) % NODES;
+        let before = sim.world.answered(NODES + node);
+        sim.disturb(1000, 0);
+        assert!(sim.world.answered(NODES + node) > before, "seed {seed}: it is not in use");
+        match seed % 2 {
+            0 => sim.world.set_port(NODES + node, false),
+            _ => sim.world.remove_device(NODES + node),
+        }
+        sim.disturb(3000, 0);
+        sim.exchange(50);
+        sim.until("payloads", |sim| sim.payloads.all_are_read());
+        let ups = sim.known.iter().flatten().map(|known| known.epoch).max();
+        assert_eq!(ups, Some(1), "seed {seed}: a channel was down");
+        let why = if seed % 2 == 0 { "port is down" } else { "the adapter has failed" };
+        let text = format!("fake0 port 1: {why}; long messages are read over one port");
+        sim.until("the notice", |sim| sim.notices.contains(&(node, text.clone())));
+        let said = sim.notices.iter().filter(|notice| **notice == (node, text.clone())).count();
+        assert_eq!(said, 1, "seed {seed}: {:?}", sim.notices);
         drop(ManuallyDrop::into_inner(sim));
     }
 }

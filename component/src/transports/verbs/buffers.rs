@@ -110,6 +110,11 @@ impl Buffers {
         slot != NO_SLOT && slot >= self.receives + self.sends
     }
 
+    /// Free bounce buffers: how many.
+    pub(super) fn bounce_buffers(&self) -> usize {
+        self.free_bounce_buffers.len()
+    }
+
     /// A free bounce buffer.
     pub(super) fn take_bounce_buffer(&mut self) -> Option<u16> {
         self.free_bounce_buffers.pop()

@@ -12,8 +12,8 @@ use crate::transports::Event;
 use crate::transports::verbs::adapter::Outstanding;
 use crate::transports::verbs::control::{Control, PortAddress};
 use crate::transports::verbs::credits::Credits;
-use crate::transports::verbs::exposures::{ById, Exposure};
-use core::ops::Range;
+use crate::transports::verbs::exposures::{ById, Exposed, Exposure};
+use crate::transports::verbs::second_rail::SecondQueue;
 use rustbtl_fragments::ids::PeerId;
 use std::collections::VecDeque;
 
@@ -50,6 +50,8 @@ pub(super) struct Queue<Q> {
     pub(super) early: Vec<Arrived>,
     /// RDMA READs that both ends can have under way; 0: none.
     pub(super) reads: u8,
+    /// At the second port.
+    pub(super) second: Option<SecondQueue<Q>>,
     /// Exposures that no message has carried yet.
     pub(super) unsent_exposures: Vec<Exposure>,
     /// Exposures of the peer (V7).
@@ -73,8 +75,8 @@ pub(super) struct Channel<Q> {
     /// For the connection; it takes them in this order, between frames.
     pub(super) outbox: VecDeque<Control>,
     pub(super) queue: Option<Queue<Q>>,
-    /// What is exposed to the peer: its registered memory, the key.
-    pub(super) exposed: ById<(Range<usize>, u32)>,
+    /// What is exposed to the peer.
+    pub(super) exposed: ById<Exposed>,
     /// V3: `Switch` is sent.
     pub(super) sends_by_queue: bool,
     /// V4: `Switch` is read.

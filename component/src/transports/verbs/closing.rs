@@ -30,9 +30,7 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
         }
         self.is_closed = self.carrier.close();
         if self.is_closed {
-            let queues = self.channels.iter_mut().filter_map(|channel| channel.queue.take());
-            self.adapter.destroy(queues.map(|queue| queue.qp));
-            self.numbers.clear();
+            self.destroy_all();
         }
         self.is_closed
     }

@@ -7,7 +7,8 @@
 //! ```text
 //!  0  header of 32 bytes: length, version, kind 0xFD, rest zero
 //! 32  u8 message
-//! 33  Setup: u8 1 if the sender's port has come back, u16 grant, u32 queue pair, u32 psn, port
+//! 33  Setup: u8 1 if the sender's port has come back, u16 grant, u32 queue pair, u32 psn, port;
+//!            u8 1 if there is a second port, then u32 queue pair, u32 psn, port of that
 //!     Ready: u32 the receiver's queue pair, which may send now
 //!     Leave: u64 messages that were sent by the queue pair
 //! port: u8 link layer, u8 mtu, u8 reads, u16 lid, 16 bytes gid
@@ -68,6 +69,17 @@ impl PortAddress {
     }
 }
 
+/// A queue pair at the second port of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SecondPort {
+    /// Its number.
+    pub qp: u32,
+    /// Number of its first packet.
+    pub psn: u32,
+    /// Its port.
+    pub port: PortAddress,
+}
+
 /// A control message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Control {
@@ -83,6 +95,8 @@ pub enum Control {
         psn: u32,
         /// Its port.
         port: PortAddress,
+        /// My queue pair for long payloads at another port.
+        second: Option<SecondPort>,
     },
     /// My queue pair takes what this one of yours sends.
     Ready {
@@ -105,12 +119,18 @@ impl Control {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; HEADER_BYTES];
         match *self {
-            Self::Setup { is_fresh, grant, qp, psn, port } => {
+            Self::Setup { is_fresh, grant, qp, psn, port, second } => {
                 out.extend_from_slice(&[1, u8::from(is_fresh)]);
                 grant.append(&mut out);
                 qp.append(&mut out);
                 psn.append(&mut out);
                 port.append(&mut out);
+                out.push(u8::from(second.is_some()));
+                if let Some(SecondPort { qp, psn, port }) = second {
+                    qp.append(&mut out);
+                    psn.append(&mut out);
+                    port.append(&mut out);
+                }
             }
             Self::Ready { qp } => {
                 out.push(2);
@@ -147,12 +167,22 @@ impl Control {
                 };
                 let (grant, qp) = (u16::take_from(from)?, u32::take_from(from)?);
                 let (psn, port) = (u32::take_from(from)?, PortAddress::take_from(from)?);
+                let second = match u8::take_from(from)? {
+                    0 => None,
+                    1 => Some(SecondPort {
+                        qp: u32::take_from(from)?,
+                        psn: u32::take_from(from)?,
+                        port: PortAddress::take_from(from)?,
+                    }),
+                    _ => return None,
+                };
                 (u32::from(grant) >= GRANT_MIN).then_some(Self::Setup {
                     is_fresh,
                     grant,
                     qp,
                     psn,
                     port,
+                    second,
                 })?
             }
             2 => Self::Ready { qp: u32::take_from(from)? },
@@ -190,10 +220,13 @@ mod tests {
         PortAddress { link_layer: LinkLayer::InfiniBand, mtu: 5, reads: 16, lid: 0x102, gid }
     }
 
-    fn all() -> [Control; 5] {
+    fn all() -> [Control; 6] {
         let (qp, psn) = (0x11, 0x00AB_CDEF);
+        let (is_fresh, grant, port) = (true, 32, port());
+        let second = Some(SecondPort { qp: 0x12, psn: 1, port });
         [
-            Control::Setup { is_fresh: true, grant: 32, qp, psn, port: port() },
+            Control::Setup { is_fresh, grant, qp, psn, port, second: None },
+            Control::Setup { is_fresh, grant, qp, psn, port, second },
             Control::Ready { qp },
             Control::Switch,
             Control::Refuse,
@@ -219,7 +252,11 @@ mod tests {
         let zeros = "00".repeat(26);
         let gid = "000102030405060708090a0b0c0d0e0f";
         let expected = [
-            format!("41000000b4fd{zeros}0101200011000000efcdab000105100201{gid}"),
+            format!("42000000b4fd{zeros}0101200011000000efcdab000105100201{gid}00"),
+            format!(
+                "5f000000b4fd{zeros}0101200011000000efcdab000105100201{gid}\
+                 0112000000010000000105100201{gid}"
+            ),
             format!("25000000b4fd{zeros}0211000000"),
             format!("21000000b4fd{zeros}03"),
             format!("21000000b4fd{zeros}04"),

@@ -7,6 +7,7 @@
 //! ```text
 //! 0  u64 id, of the sender's choice     16  u64 bytes
 //! 8  u64 address there                  24  u32 remote key
+//! 28 u8 1 if there is a key of the second port, then u32 that key
 //! ```
 //!
 //! Invariants:
@@ -14,10 +15,11 @@
 //!   came by, and inside of its bytes. With the queue pair all that came by it are forgotten.
 
 use crate::transports::verbs::credits::GRANT_MAX;
-use rustbtl_fragments::little_endian::LittleEndian;
+use core::ops::Range;
+use rustbtl_fragments::little_endian::{LittleEndian, take_array};
 
 /// Bytes of an exposure in a message.
-pub const EXPOSURE_BYTES: usize = 28;
+pub const EXPOSURE_BYTES: usize = 33;
 /// Exposures that wait for a message. With an announcement they are not longer than the shortest
 /// slot.
 pub const WAITING_MAX: usize = 16;
@@ -39,6 +41,19 @@ pub struct Exposure {
     pub bytes: u64,
     /// Of the region it lies in.
     pub rkey: u32,
+    /// The same at the second port.
+    pub second_rkey: Option<u32>,
+}
+
+/// What this process exposes: the registered memory, its keys.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Exposed {
+    /// See there.
+    pub memory: Range<usize>,
+    /// At the first port.
+    pub rkey: u32,
+    /// At the second port.
+    pub second_rkey: Option<u32>,
 }
 
 impl Exposure {
@@ -48,6 +63,8 @@ impl Exposure {
         self.start.write_at(into, 8);
         self.bytes.write_at(into, 16);
         self.rkey.write_at(into, 24);
+        into[28] = u8::from(self.second_rkey.is_some());
+        self.second_rkey.unwrap_or(0).write_at(into, 29);
     }
 
     fn take_from(from: &mut &[u8]) -> Option<Self> {
@@ -56,6 +73,11 @@ impl Exposure {
             start: u64::take_from(from)?,
             bytes: u64::take_from(from)?,
             rkey: u32::take_from(from)?,
+            second_rkey: {
+                let [is_there] = take_array(from)?;
+                let key = u32::take_from(from)?;
+                (is_there != 0).then_some(key)
+            },
         })
     }
 }
@@ -132,21 +154,22 @@ pub fn split(message: &[u8], exposures: usize) -> Option<(&[u8], impl Iterator<I
 mod tests {
     use super::*;
 
-    const EXPOSURE: Exposure = Exposure { id: 0x0102, start: 0x1000, bytes: 77, rkey: 0xABCD };
+    const EXPOSURE: Exposure =
+        Exposure { id: 0x0102, start: 0x1000, bytes: 77, rkey: 0xABCD, second_rkey: Some(0xEF) };
 
     #[test]
     fn golden_bytes() {
         let mut bytes = [0; EXPOSURE_BYTES];
         EXPOSURE.encode(&mut bytes);
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, "020100000000000000100000000000004d00000000000000cdab0000");
+        assert_eq!(hex, "020100000000000000100000000000004d00000000000000cdab000001ef000000");
         assert_eq!(immediate(7, 3), 0x0300_0007);
         assert_eq!(of_immediate(0x0300_0007), (7, 3));
     }
 
     #[test]
     fn what_is_behind_a_frame_is_read_and_what_is_too_short_is_refused() {
-        let other = Exposure { id: 9, ..EXPOSURE };
+        let other = Exposure { id: 9, second_rkey: None, ..EXPOSURE };
         let mut message = b"frame".to_vec();
         for exposure in [EXPOSURE, other] {
             let at = message.len();

@@ -28,6 +28,7 @@ mod network;
 mod reads;
 mod receiving;
 mod registrations;
+mod second_rail;
 mod select;
 mod sending;
 mod setup;
@@ -102,6 +103,7 @@ pub struct VerbsTransport<V: Verbs, C: Carrier> {
     /// What is sent inline, and needs no slot.
     inline: Box<[u8]>,
     reads: reads::Reads,
+    second: Option<second_rail::SecondRail<V>>,
     /// Bounce buffers whose read is over, while a completion is looked at.
     bounced: Vec<u16>,
     closing_since_ms: Option<u64>,
@@ -140,6 +142,7 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
             batch: [Completion::NONE; COMPLETIONS],
             inline: vec![0; sizes.slot_bytes.min(1024)].into(),
             reads: reads::Reads::default(),
+            second: None,
             bounced: Vec::with_capacity(usize::from(sizes.bounce_buffers)),
             closing_since_ms: None,
             is_closed: false,
@@ -160,6 +163,11 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
     /// Slots for sending that are in use, and work requests that are not known to be complete.
     pub fn in_use(&self) -> (usize, usize) {
         (self.adapter.buffers.in_use(), self.adapter.in_flight)
+    }
+
+    /// Pieces of long payloads that have come, by the first and by the second port.
+    pub fn pieces_read(&self) -> [u64; 2] {
+        self.reads.pieces_read
     }
 
     /// The network beside the queue pairs.
@@ -184,6 +192,16 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
         self.index[place] = self.channels.len() as u32;
         self.channels.push(Channel::new(peer));
         self.channels.len() - 1
+    }
+
+    /// Destroy all that was made at adapters.
+    fn destroy_all(&mut self) {
+        let queues: Vec<_> =
+            self.channels.iter_mut().filter_map(|channel| channel.queue.take()).collect();
+        let seconds = queues.iter().filter_map(|queue| Some(queue.second.as_ref()?.qp));
+        self.destroy_second(seconds.collect());
+        self.adapter.destroy(queues.iter().map(|queue| queue.qp));
+        self.numbers.clear();
     }
 
     /// A channel has changed its way.
@@ -211,9 +229,11 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
         if self.has_debts {
             self.return_credits();
         }
-        if self.adapter_wait == 0 || self.adapter.has_finished() {
+        let has_finished = self.adapter.has_finished() || self.second_has_finished();
+        if self.adapter_wait == 0 || has_finished {
             self.adapter_wait = LOOKS_OF_ADAPTER;
             self.adapter_news();
+            self.look_at_second();
         }
         self.adapter_wait -= 1;
         if self.adapter.has_finished() {
@@ -293,6 +313,7 @@ impl<V: Verbs, C: Carrier> Transport for VerbsTransport<V, C> {
         self.wait -= 1;
         if !self.reads.is_empty() {
             self.progress_sends();
+            self.progress_second();
             self.post_reads();
         }
         if self.ready.is_empty() {
@@ -379,7 +400,6 @@ impl<V: Verbs, C: Carrier> Transport for VerbsTransport<V, C> {
 impl<V: Verbs, C: Carrier> Drop for VerbsTransport<V, C> {
     fn drop(&mut self) {
         // The adapter must not write to memory that is given back.
-        let queues = self.channels.iter().filter_map(|channel| channel.queue.as_ref());
-        self.adapter.destroy(queues.map(|queue| queue.qp));
+        self.destroy_all();
     }
 }

@@ -1,7 +1,9 @@
 //! Queue pairs beside TCP as one of the networks of a process.
 
+use super::adapter::Adapter;
 use super::api::{LinkLayer, Verbs};
 use super::control::{decode_address, encode_address};
+use super::select::second_choice;
 use super::select::{Usage, VerbsConfig, choose};
 use super::sys::{self, Libibverbs};
 use super::{VerbsTransport, control::PortAddress};
@@ -37,14 +39,23 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
         Ok(())
     }
 
+    fn adapters(&mut self) -> impl Iterator<Item = &mut Adapter<V>> {
+        let second = self.second.as_mut().map(|rail| &mut rail.adapter);
+        core::iter::once(&mut self.adapter).chain(second)
+    }
+
     /// See [`Network::forget_memory`].
     pub fn forget_memory(&mut self, memory: &Range<usize>) {
-        self.adapter.registrations.forget(&self.adapter.verbs, memory);
+        for adapter in self.adapters() {
+            adapter.registrations.forget(&adapter.verbs, memory);
+        }
     }
 
     /// Registered memory would be copied in the pause.
     pub fn before_freeze(&mut self) {
-        self.adapter.registrations.release_idle(&self.adapter.verbs);
+        for adapter in self.adapters() {
+            adapter.registrations.release_idle(&adapter.verbs);
+        }
     }
 
     /// See [`Network::renew_peer`].
@@ -115,10 +126,16 @@ impl Network for VerbsTransport<Libibverbs, Tcp> {
         };
         let tcp = TcpConfig { incarnation, ..config.tcp.clone() };
         let tcp = Tcp::new(tcp).map_err(|error| error.to_string())?;
-        match Self::new(verbs, choice, config.sizes, tcp) {
-            Ok(transport) => Ok(Opened::Here(transport)),
-            Err(error) => needed(error.to_string()),
+        let second = second_choice(&verbs, config, &choice);
+        let mut transport = match Self::new(verbs, choice, config.sizes, tcp) {
+            Ok(transport) => transport,
+            Err(error) => return needed(error.to_string()),
+        };
+        if let Some(second) = second {
+            // Without it everything works as well.
+            let _ = transport.add_rail(verbs, second);
         }
+        Ok(Opened::Here(transport))
     }
 
     fn description(&self) -> String {
@@ -128,8 +145,12 @@ impl Network for VerbsTransport<Libibverbs, Tcp> {
             LinkLayer::Ethernet => "RoCE",
         };
         let packet = 128 << choice.address.mtu;
+        let second = self.second.as_ref().map(|rail| &rail.adapter.choice);
+        let second = second.map_or_else(String::new, |second| {
+            format!("; long messages also by {} port {}", second.device, second.port)
+        });
         format!(
-            "verbs: {} port {}, {link}, GID index {}, packets of {packet} bytes",
+            "verbs: {} port {}, {link}, GID index {}, packets of {packet} bytes{second}",
             choice.device, choice.port, choice.gid_index
         )
     }
@@ -168,12 +189,14 @@ impl Network for VerbsTransport<Libibverbs, Tcp> {
     fn descriptors(&self) -> Vec<RawFd> {
         let mut all = self.carrier.descriptors();
         all.extend(self.adapter.descriptors());
+        all.extend(self.second.iter().flat_map(|rail| rail.adapter.descriptors()));
         all
     }
 
     fn memory(&self) -> Vec<Range<usize>> {
         let mut all = self.adapter.verbs.mapped();
         all.push(self.adapter.buffers.range());
+        all.extend(self.second.iter().map(|rail| rail.adapter.buffers.range()));
         all
     }
 

@@ -6,9 +6,10 @@
 //! queue pair that fails leaves nobody behind that still writes there.
 
 use super::VerbsTransport;
-use super::adapter::SENDS_OF_CHANNEL;
-use super::api::*;
-use super::exposures::{Exposure, WAITING_MAX};
+use super::adapter::{Adapter, Outstanding, SENDS_OF_CHANNEL};
+use super::api::{SendWork, Verbs, Work};
+use super::buffers::Buffers;
+use super::exposures::{Exposed, Exposure, WAITING_MAX};
 use crate::transports::{Carrier, Pulled};
 use core::ops::Range;
 use rustbtl_fragments::ids::PeerId;
@@ -27,17 +28,27 @@ struct Reading {
     bytes: usize,
     /// Asked for so far.
     posted: usize,
+    /// Of that, what has to be asked for again: where, and how many bytes.
+    again: Vec<(usize, usize)>,
     /// Copied to its place.
     copied: usize,
 }
 
 /// A piece of one, under way.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Piece {
     reading: u64,
     offset: usize,
     bytes: usize,
     bounce_buffer: u16,
+    rail: Rail,
+}
+
+/// Which port something is read by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rail {
+    First,
+    Second,
 }
 
 /// What a process reads from its peers.
@@ -48,6 +59,8 @@ pub(super) struct Reads {
     pieces: Vec<Piece>,
     finished: VecDeque<(PeerId, u64)>,
     next: u64,
+    /// Pieces that have come, by the first and by the second port.
+    pub(super) pieces_read: [u64; 2],
 }
 
 // SAFETY: the destinations belong to receives of the engine, which whoever has the transport has.
@@ -91,9 +104,18 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
         // SAFETY: the caller's promise.
         match unsafe { adapter.registrations.expose(verbs, device, memory.clone(), lasts) } {
             Ok(rkey) => {
+                // Without a key there it is read by the first port alone.
+                let reads_there = queue.second.as_ref().is_some_and(|second| second.reads > 0);
+                let second_rkey = self.second.as_mut().filter(|_| reads_there).and_then(|rail| {
+                    let adapter = &mut rail.adapter;
+                    let (verbs, device) = (&adapter.verbs, adapter.device);
+                    let memory = memory.clone();
+                    // SAFETY: the caller's promise.
+                    unsafe { adapter.registrations.expose(verbs, device, memory, lasts) }.ok()
+                });
                 let (start, bytes) = (bytes.start as u64, bytes.len() as u64);
-                queue.unsent_exposures.push(Exposure { id, start, bytes, rkey });
-                channel.exposed.insert(id, (memory, rkey));
+                queue.unsent_exposures.push(Exposure { id, start, bytes, rkey, second_rkey });
+                channel.exposed.insert(id, Exposed { memory, rkey, second_rkey });
                 true
             }
             Err(why) => {
@@ -109,8 +131,11 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
     /// See `Transport::withdraw`.
     pub(super) fn end_exposure(&mut self, to: PeerId, id: u64) {
         let Some(at) = self.channel(to) else { return };
-        if let Some((memory, rkey)) = self.channels[at].exposed.remove(id) {
-            self.adapter.registrations.withdraw(&self.adapter.verbs, &memory, rkey);
+        let Some(exposed) = self.channels[at].exposed.remove(id) else { return };
+        let Exposed { memory, rkey, second_rkey } = exposed;
+        self.adapter.registrations.withdraw(&self.adapter.verbs, &memory, rkey);
+        if let (Some(rail), Some(rkey)) = (&mut self.second, second_rkey) {
+            rail.adapter.registrations.withdraw(&rail.adapter.verbs, &memory, rkey);
         }
     }
 
@@ -141,7 +166,9 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
         let exposure = Exposure { start, ..*exposure };
         let number = self.reads.next;
         self.reads.next += 1;
-        let reading = Reading { number, channel: at, exposure, into, bytes, posted: 0, copied: 0 };
+        let again = Vec::new();
+        let (channel, posted, copied) = (at, 0, 0);
+        let reading = Reading { number, channel, exposure, into, bytes, posted, again, copied };
         self.reads.all.push_back(reading);
         self.post_reads();
         Pulled::Started
@@ -158,90 +185,167 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
         // So many have been found to have no room, or nothing to ask for.
         let mut idle = 0;
         while idle < self.reads.all.len() {
-            match self.post_read() {
-                Some(true) => idle = 0,
-                Some(false) => idle += 1,
-                None => return,
+            idle = if self.post_read() { 0 } else { idle + 1 };
+        }
+    }
+
+    /// The port that this is to be read by next, the one with more room: none has any, or one.
+    fn rail_for(&self, reading: &Reading) -> Option<Rail> {
+        let queue = self.channels[reading.channel].queue.as_ref()?;
+        let room = |adapter: &Adapter<V>, outstanding: &Outstanding| {
+            let is_free =
+                outstanding.len() < SENDS_OF_CHANNEL && adapter.in_flight < adapter.in_flight_max;
+            if is_free { adapter.buffers.bounce_buffers() } else { 0 }
+        };
+        let first = room(&self.adapter, &queue.outstanding);
+        let second = match (&self.second, &queue.second, reading.exposure.second_rkey) {
+            (Some(rail), Some(queue), Some(_)) if queue.reads > 0 => {
+                room(&rail.adapter, &queue.outstanding)
+            }
+            _ => 0,
+        };
+        match (first, second) {
+            (0, 0) => None,
+            _ if second > first => Some(Rail::Second),
+            _ => Some(Rail::First),
+        }
+    }
+
+    /// Ask for the next piece of the payload whose turn it is: was there one, and room for it?
+    fn post_read(&mut self) -> bool {
+        let Some(mut reading) = self.reads.all.pop_front() else { return false };
+        let at = reading.channel;
+        let next = reading.again.last().copied();
+        let (offset, left) = next.unwrap_or((reading.posted, reading.bytes - reading.posted));
+        let rail = if left > 0 { self.rail_for(&reading) } else { None };
+        let Some(rail) = rail else {
+            self.reads.all.push_back(reading);
+            return false;
+        };
+        let posted = self.post_piece_of(&reading, rail, offset, left);
+        if let Ok(piece) = posted {
+            match reading.again.last_mut() {
+                Some(rest) if rest.1 > piece.bytes => {
+                    *rest = (rest.0 + piece.bytes, rest.1 - piece.bytes);
+                }
+                Some(_) => drop(reading.again.pop()),
+                None => reading.posted += piece.bytes,
+            }
+            self.reads.pieces.push(piece);
+        }
+        self.reads.all.push_back(reading);
+        match (posted, rail) {
+            (Ok(_), _) => true,
+            (Err(code), Rail::First) => {
+                self.fail(at, &format!("ibv_post_send: {}", crate::os::errno_text(code)));
+                false
+            }
+            (Err(_), Rail::Second) => {
+                self.retire_second(at);
+                false
             }
         }
     }
 
-    /// The next piece of the payload whose turn it is: was it asked for? `None`: there are no
-    /// bounce buffers, or a channel has failed.
-    fn post_read(&mut self) -> Option<bool> {
-        let mut reading = self.reads.all.pop_front()?;
-        let at = reading.channel;
-        let left = reading.bytes - reading.posted;
-        let adapter = &mut self.adapter;
-        let queue = self.channels[at].queue.as_mut();
-        let queue = queue.filter(|queue| queue.outstanding.len() < SENDS_OF_CHANNEL);
-        let may = left > 0 && adapter.in_flight < adapter.in_flight_max;
-        let (Some(queue), true) = (queue, may) else {
-            self.reads.all.push_back(reading);
-            return Some(false);
+    /// Post the read of a piece from there on, of which so much is left.
+    fn post_piece_of(
+        &mut self,
+        reading: &Reading,
+        rail: Rail,
+        offset: usize,
+        left: usize,
+    ) -> Result<Piece, i32> {
+        let queue = self.channels[reading.channel].queue.as_mut().ok_or(libc::EINVAL)?;
+        let exposure = &reading.exposure;
+        let (adapter, qp, outstanding, rkey) = match (rail, &mut self.second, &mut queue.second) {
+            (Rail::Second, Some(rail), Some(second)) => {
+                let rkey = exposure.second_rkey.ok_or(libc::EINVAL)?;
+                (&mut rail.adapter, second.qp, &mut second.outstanding, rkey)
+            }
+            (Rail::Second, ..) => return Err(libc::EINVAL),
+            (Rail::First, ..) => {
+                queue.unsignaled = 0;
+                (&mut self.adapter, queue.qp, &mut queue.outstanding, exposure.rkey)
+            }
         };
-        let Some(bounce_buffer) = adapter.buffers.take_bounce_buffer() else {
-            self.reads.all.push_front(reading);
-            return None;
-        };
-        let (offset, bytes) = (reading.posted, left.min(adapter.buffers.bounce_bytes()));
+        let bounce_buffer = adapter.buffers.take_bounce_buffer().ok_or(libc::ENOMEM)?;
+        let bytes = left.min(adapter.buffers.bounce_bytes());
         let start = adapter.buffers.bounce_buffer(bounce_buffer) as u64;
         let piece = super::api::Piece { start, len: bytes as u32, lkey: adapter.lkey };
-        let start = reading.exposure.start + offset as u64;
-        let work = Work::Read { start, rkey: reading.exposure.rkey };
-        let id = queue.outstanding.next_id();
+        let work = Work::Read { start: exposure.start + offset as u64, rkey };
+        let id = outstanding.next_id();
         let work = SendWork { id, work, piece, signaled: true, inline: false };
         // SAFETY: the bounce buffer is the adapter's until the completion.
-        let posted = unsafe { adapter.verbs.post_send(queue.qp, &work) };
-        if posted.is_ok() {
-            queue.outstanding.push(bounce_buffer);
-            queue.unsignaled = 0;
-            adapter.in_flight += 1;
-            self.reads.pieces.push(Piece { reading: reading.number, offset, bytes, bounce_buffer });
-            reading.posted += bytes;
-        } else {
+        if let Err(code) = unsafe { adapter.verbs.post_send(qp, &work) } {
             adapter.buffers.give_back(bounce_buffer);
+            return Err(code);
         }
-        self.reads.all.push_back(reading);
-        match posted {
-            Ok(()) => Some(true),
-            Err(code) => {
-                self.fail(at, &format!("ibv_post_send: {}", crate::os::errno_text(code)));
-                None
-            }
-        }
+        outstanding.push(bounce_buffer);
+        adapter.in_flight += 1;
+        Ok(Piece { reading: reading.number, offset, bytes, bounce_buffer, rail })
     }
 
     /// Pieces are here (`is_done`), or will never be: copy them, and use the bounce buffers again.
-    #[cold]
-    pub(super) fn take_bounced(&mut self, is_done: bool) {
+    pub(super) fn take_bounced(&mut self, rail: Rail, is_done: bool) {
         let mut bounced = core::mem::take(&mut self.bounced);
-        for bounce_buffer in bounced.drain(..) {
-            let known =
-                self.reads.pieces.iter().position(|piece| piece.bounce_buffer == bounce_buffer);
-            if let Some(piece) = known.map(|at| self.reads.pieces.swap_remove(at))
-                && is_done
-            {
-                self.copy_bounced(piece);
+        for buffer in bounced.drain(..) {
+            let is_it = |piece: &Piece| (piece.bounce_buffer, piece.rail) == (buffer, rail);
+            let known = self.reads.pieces.iter().position(is_it);
+            match known.map(|at| self.reads.pieces.swap_remove(at)) {
+                Some(piece) if is_done => self.copy_bounced(piece),
+                Some(piece) => self.ask_again(piece),
+                None => {}
             }
-            self.adapter.buffers.give_back(bounce_buffer);
+            self.buffers_of(rail).give_back(buffer);
         }
         self.bounced = bounced;
         self.post_reads();
     }
 
+    fn buffers_of(&mut self, rail: Rail) -> &mut Buffers {
+        match (rail, &mut self.second) {
+            (Rail::Second, Some(rail)) => &mut rail.adapter.buffers,
+            _ => &mut self.adapter.buffers,
+        }
+    }
+
+    fn ask_again(&mut self, piece: Piece) {
+        let mut all = self.reads.all.iter_mut();
+        if let Some(reading) = all.find(|reading| reading.number == piece.reading) {
+            reading.again.push((piece.offset, piece.bytes));
+        }
+    }
+
+    /// What a channel was reading by the second port is read by the first one. The bounce buffers
+    /// come back with the completions.
+    pub(super) fn read_again(&mut self, at: usize) {
+        let all = &self.reads.all;
+        let of = |number| all.iter().any(|one| one.number == number && one.channel == at);
+        let is_lost = |piece: &Piece| piece.rail == Rail::Second && of(piece.reading);
+        let lost: Vec<Piece> = self.reads.pieces.iter().copied().filter(is_lost).collect();
+        self.reads.pieces.retain(|piece| !lost.contains(piece));
+        for piece in lost {
+            self.ask_again(piece);
+        }
+    }
+
     fn copy_bounced(&mut self, piece: Piece) {
+        let buffers = match (piece.rail, &self.second) {
+            (Rail::Second, Some(rail)) => &rail.adapter.buffers,
+            _ => &self.adapter.buffers,
+        };
         let all = &mut self.reads.all;
         let Some(at) = all.iter().position(|reading| reading.number == piece.reading) else {
             return;
         };
         let reading = &mut all[at];
-        let from = self.adapter.buffers.bounce_buffer(piece.bounce_buffer);
+        let from = buffers.bounce_buffer(piece.bounce_buffer);
         let into = reading.into.wrapping_add(piece.offset);
         // SAFETY: the receive's memory, by the promise of whoever asked; the bounce buffer is
         // not the adapter's any more.
         unsafe { core::ptr::copy_nonoverlapping(from, into, piece.bytes) };
         reading.copied += piece.bytes;
+        self.reads.pieces_read[piece.rail as usize] += 1;
         if reading.copied == reading.bytes {
             let peer = self.channels[reading.channel].peer;
             self.reads.finished.push_back((peer, reading.exposure.id));

@@ -65,22 +65,50 @@ fn mtu_code(bytes: u32) -> Result<u8, String> {
 /// # Errors
 /// A parameter makes no sense; the text is for the user.
 pub fn choose<V: Verbs>(verbs: &V, config: &VerbsConfig) -> Result<Result<Choice, String>, String> {
-    let include = included(&config.if_include)?;
     let mtu = mtu_code(config.mtu)?;
-    let devices = match verbs.devices() {
-        Ok(devices) => devices,
-        Err(error) => return Ok(Err(error.to_string())),
-    };
-    let all: Vec<_> = devices.iter().map(|device| (device.as_str(), None)).collect();
-    let candidates = if include.is_empty() { all } else { include };
+    included(&config.if_include)?;
     let mut why = "there is no adapter".to_owned();
-    for (device, port) in candidates {
-        match try_device(verbs, (device, port), config.gid_index, mtu) {
-            Ok(choice) => return Ok(Ok(choice)),
-            Err(error) => why = error,
-        }
+    let chosen = candidates(verbs, config).map(|all| {
+        all.iter().find_map(|(device, port)| {
+            try_device(verbs, (device, *port), config.gid_index, mtu)
+                .map_err(|error| why = error)
+                .ok()
+        })
+    });
+    Ok(match chosen {
+        Ok(chosen) => chosen.ok_or(why),
+        Err(error) => Err(error.to_string()),
+    })
+}
+
+/// A second port for long payloads, another one that is active and on the same kind of link.
+pub(super) fn second_choice<V: Verbs>(
+    verbs: &V,
+    config: &VerbsConfig,
+    first: &Choice,
+) -> Option<Choice> {
+    let mtu = mtu_code(config.mtu).ok()?;
+    if config.sizes.read_bytes_min == 0 || first.address.reads == 0 {
+        return None;
     }
-    Ok(Err(why))
+    candidates(verbs, config).ok()?.iter().find_map(|(device, port)| {
+        let choice = try_device(verbs, (device, *port), config.gid_index, mtu).ok()?;
+        let is_other = (&choice.device, choice.port) != (&first.device, first.port);
+        let is_alike = choice.address.link_layer == first.address.link_layer;
+        (is_other && is_alike && choice.address.reads > 0).then_some(choice)
+    })
+}
+
+/// Adapters, and ports of them, in the order in which they are tried.
+fn candidates<V: Verbs>(
+    verbs: &V,
+    config: &VerbsConfig,
+) -> Result<Vec<(String, Option<u8>)>, VerbsError> {
+    let include = included(&config.if_include).unwrap_or_default();
+    if !include.is_empty() {
+        return Ok(include.into_iter().map(|(device, port)| (device.to_owned(), port)).collect());
+    }
+    Ok(verbs.devices()?.into_iter().map(|device| (device, None)).collect())
 }
 
 fn try_device<V: Verbs>(

@@ -193,7 +193,7 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
             self.adapter.in_flight -= done;
         }
         if !self.bounced.is_empty() {
-            self.take_bounced(is_done);
+            self.take_bounced(super::reads::Rail::First, is_done);
         }
         if !is_done {
             self.fail(at, completion.status.text());
@@ -227,9 +227,12 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
     /// it will be sent again.
     pub(super) fn retire(&mut self, at: usize) {
         self.channels[at].forget_queue();
-        let Some(queue) = self.channels[at].queue.take() else { return };
+        let Some(mut queue) = self.channels[at].queue.take() else { return };
         self.numbers.remove(&queue.number);
         self.forget_reads(at);
+        if let Some(second) = queue.second.take() {
+            self.finish_second(second);
+        }
         for early in queue.early {
             self.post_again(early.slot);
         }

@@ -5,7 +5,7 @@ use super::VerbsTransport;
 use super::adapter::Outstanding;
 use super::api::*;
 use super::channel::Queue;
-use super::control::{Control, PortAddress};
+use super::control::{Control, PortAddress, SecondPort};
 use super::credits::Credits;
 use super::exposures::{ById, WAITING_MAX};
 use crate::transports::{Carrier, Event, Payload, Sent};
@@ -14,6 +14,11 @@ use rustbtl_fragments::wire::HEADER_BYTES;
 
 /// Packet numbers have 24 bits.
 const PSN_MASK: u32 = 0x00FF_FFFF;
+
+/// Number of the first packet of a queue pair, of which nobody knows it before.
+pub(super) fn first_packet(number: u32) -> u32 {
+    crate::os::random::bytes().map_or(number, u32::from_le_bytes) & PSN_MASK
+}
 
 impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
     /// A peer can be reached by verbs, there.
@@ -101,7 +106,9 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
                 return;
             }
         };
-        let psn = crate::os::random::bytes().map_or(number, u32::from_le_bytes) & PSN_MASK;
+        let psn = first_packet(number);
+        let second = self.make_second(at);
+        let told = second.as_ref().and_then(|second| self.second_port(second));
         let grant = self.adapter.sizes.grant;
         let queue = Queue {
             qp,
@@ -116,13 +123,14 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
             consumed: 0,
             early: Vec::with_capacity(usize::from(grant)),
             reads: 0,
+            second,
             unsent_exposures: Vec::with_capacity(WAITING_MAX),
             exposures: ById::default(),
         };
         self.channels[at].queue = Some(queue);
         self.numbers.insert(number, at as u32);
         let port = self.adapter.choice.address;
-        self.tell(at, Control::Setup { is_fresh, grant, qp: number, psn, port });
+        self.tell(at, Control::Setup { is_fresh, grant, qp: number, psn, port, second: told });
     }
 
     /// Send a control message as soon as the connection takes it.
@@ -172,7 +180,7 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
             return;
         }
         match control {
-            Some(Control::Setup { is_fresh, grant, qp, psn, port }) => {
+            Some(Control::Setup { is_fresh, grant, qp, psn, port, second }) => {
                 if is_fresh && self.channels[at].queue.is_none() {
                     self.channels[at].stays = false;
                 }
@@ -180,7 +188,7 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
                     self.channels[at].port.get_or_insert(port);
                 }
                 self.begin(at, false);
-                self.connect(at, u32::from(grant), (qp, psn), &port);
+                self.connect(at, u32::from(grant), (qp, psn), &port, second);
             }
             Some(Control::Ready { qp }) => {
                 let is_ours = |queue: &Queue<V::Qp>| queue.is_connected && queue.number == qp;
@@ -202,7 +210,15 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
     }
 
     /// The peer's queue pair is known: connect ours to it.
-    fn connect(&mut self, at: usize, granted: u32, theirs: (u32, u32), port: &PortAddress) {
+    fn connect(
+        &mut self,
+        at: usize,
+        granted: u32,
+        theirs: (u32, u32),
+        port: &PortAddress,
+        second: Option<SecondPort>,
+    ) {
+        let is_new = self.channels[at].queue.as_ref().is_some_and(|queue| !queue.is_connected);
         let connected = match &mut self.channels[at].queue {
             None => None,
             Some(queue) if queue.is_connected => Some(Ok(())),
@@ -215,7 +231,12 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
             }
         };
         match connected {
-            Some(Ok(())) => self.tell(at, Control::Ready { qp: theirs.0 }),
+            Some(Ok(())) => {
+                if is_new {
+                    self.connect_second(at, second);
+                }
+                self.tell(at, Control::Ready { qp: theirs.0 });
+            }
             Some(Err(error)) => {
                 self.channels[at].stays = true;
                 self.retire(at);

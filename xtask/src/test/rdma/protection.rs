@@ -38,7 +38,7 @@ const LONG_RING: (&str, &str) = ("hash_ring.c", "300 400000 /tmp/gate long");
 /// Its third argument: the adapters' GIDs of RoCE v2.
 const VERBS_RING: (&str, &str) = ("verbs_ring.c", "300 rxe1,rxe2 1 /tmp/gate");
 
-const CASES: [Case; 13] = [
+const CASES: [Case; 14] = [
     Case {
         name: "checkpoints, kill -9 of each rank and live rollbacks",
         program: RING,
@@ -184,6 +184,23 @@ const CASES: [Case; 13] = [
             restart
             must_send
             finish \"$answer\"
+            must_have_fetched 100",
+    },
+    Case {
+        name: "long messages are read over both adapters, a rank is rolled back",
+        program: LONG_RING,
+        interval: 1,
+        user: User::Transport,
+        script: "
+            export OMPI_MCA_vprotocol_correlated_verbose=20 rails=2
+            start $program
+            await checkpoint_completed 3
+            kill_rank 1; await replay_completed 1
+            before=$(count checkpoint_completed)
+            await checkpoint_completed $((before + 2))
+            finish \"$answer\"
+            must_say 1 'rxe1 port 1, RoCE.*; long messages also by rxe2 port 1'
+            must_say 1 'rxe2 port 1, RoCE.*; long messages also by rxe1 port 1'
             must_have_fetched 100",
     },
     Case {

@@ -172,6 +172,11 @@ impl World {
         self.inside().counts
     }
 
+    /// RDMA READs that a node has answered.
+    pub fn answered(&self, node: usize) -> u64 {
+        self.inside().nodes[node].answered
+    }
+
     /// Receives that are posted on a node.
     pub fn posted_receives(&self, node: usize) -> usize {
         self.inside().nodes[node].srqs.values().map(|srq| srq.posted.len()).sum()

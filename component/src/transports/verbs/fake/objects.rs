@@ -18,6 +18,8 @@ pub(super) struct Node {
     pub(super) srqs: BTreeMap<u32, Srq>,
     pub(super) qps: BTreeMap<u32, Qp>,
     pub(super) events: VecDeque<AsyncEvent>,
+    /// RDMA READs that were answered.
+    pub(super) answered: u64,
     next: u32,
     next_qp: u32,
 }
@@ -111,6 +113,7 @@ impl Node {
             srqs: BTreeMap::new(),
             qps: BTreeMap::new(),
             events: VecDeque::new(),
+            answered: 0,
             // Keys and handles differ from node to node, queue pairs do not.
             next: 0x1000 * (node as u32 + 1),
             next_qp: FIRST_QP,

@@ -171,6 +171,7 @@ impl Inside {
                     return Attempt::Failed(Status::REMOTE_ACCESS);
                 }
                 self.counts.reads += 1;
+                self.nodes[other].answered += 1;
                 let (from, into) = (start as *const u8, work.piece.start as *mut u8);
                 // SAFETY: both ranges are inside of regions, which their owners keep mapped.
                 unsafe { core::ptr::copy(from, into, len as usize) };
