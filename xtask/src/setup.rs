@@ -8,7 +8,7 @@ use crate::error::{Context, Result, fail};
 use crate::{run, sys};
 
 /// Package, and what of ours would not work without it.
-const PACKAGES: [(&str, &str); 22] = [
+const PACKAGES: [(&str, &str); 23] = [
     ("openmpi-bin", "mpirun, orted and ompi_info: what the component is loaded into"),
     ("libopenmpi-dev", "headers of the MCA, mpicc"),
     ("gcc", "glue-c/ and the link of the component"),
@@ -29,6 +29,7 @@ const PACKAGES: [(&str, &str); 22] = [
     ("libarmci-mpi-dev", "what those are built on"),
     ("python3-mpi4py", "Python programs among the tests"),
     ("python3-numpy", "arrays for those"),
+    ("ibverbs-utils", "a program that speaks verbs, and that we did not write"),
     ("librsvg2-bin", "rsvg-convert: pictures as PNG"),
     ("fonts-dejavu-core", "letters in those pictures"),
 ];
@@ -47,6 +48,10 @@ const BENCH_PACKAGES: [(&str, &str); 2] = [
     ("valgrind", "callgrind: instructions of a message"),
     ("ucx-utils", "ucx_perftest: what UCX does on this machine"),
 ];
+
+/// The same for the virtual machine with Soft-RoCE adapters.
+const RDMA_PACKAGES: [Package; 2] =
+    [("busybox-static", "its first process"), ("rdma-core", "providers of libibverbs")];
 
 /// The same for jobs under Slurm.
 const SLURM_PACKAGES: [(&str, &str); 4] = [
@@ -82,6 +87,11 @@ pub fn run_for_bench() -> Result<()> {
 /// Installs what tests under Slurm need and nothing else does.
 pub fn run_for_slurm() -> Result<()> {
     install(&SLURM_PACKAGES)
+}
+
+/// Installs what tests over Soft-RoCE need and nothing else does.
+pub fn run_for_rdma() -> Result<()> {
+    install(&RDMA_PACKAGES)
 }
 
 /// The same for other packages.

@@ -1,9 +1,9 @@
 //! A checkpoint thread for any dynamically linked program, by LD_PRELOAD: used by the tests.
 //!
 //! It takes orders from the socket whose number is in RUSTBTL_TEST_FD, one packet each:
-//! `fork`, `pause`, `either`, with `;mute=N,N;drop=N,N;dead=HEX-HEX;track`. It answers with packets
-//! that begin with a letter: C (continued: pid, timings, description), P (paused), E (error), R
-//! (restored).
+//! `fork`, `pause`, `either`, with `;mute=N,N;drop=N,N;dead=HEX-HEX;exclude=HEX-HEX;track`. It
+//! answers with packets that begin with a letter: C (continued: pid, timings, description), P
+//! (paused), E (error), R (restored).
 
 #[path = "support/pmix.rs"]
 mod pmix;
@@ -120,6 +120,7 @@ fn serve(socket: RawFd) {
         let supplied = [0, 1, 2, socket];
         let (muted, dropped) = (numbers(&order, "mute="), numbers(&order, "drop="));
         let dead: Vec<_> = ranges(&order, "dead=");
+        let exclude: Vec<_> = ranges(&order, "exclude=");
         let mut while_paused = |snapshot: &rustbtl_process::freeze::Snapshot<'_>| {
             // No allocation here: the threads are suspended.
             let mut head = [0u8; 5];
@@ -154,6 +155,7 @@ fn serve(socket: RawFd) {
             muted: &muted,
             dropped: &dropped,
             dead: &dead,
+            exclude: &exclude,
             copying: match order.split(';').next() {
                 Some("fork") => Copying::Fork,
                 Some("pause") => Copying::Pause,

@@ -2,10 +2,13 @@
 //! asked for.
 //!
 //! Orders are files of the directory, `order.N`, from 0: `keep` (drain and go on, as around an
-//! image) or `rebuild` (make everything again, as after a restart, in the process that goes on).
-//! `result.N.PROCESS` says how it went.
+//! image), `rebuild` (make everything again, as after a restart, in the process that goes on), or
+//! `hold` (drain, and stay so while images are taken: `held.N.PROCESS` then says which descriptors
+//! and which memory are in none, and `go.N` how to go on: `keep`, or `restored` in processes that
+//! were restored from them). `result.N.PROCESS` says how it went.
 
 use crate::directory::{Directory, Missing};
+use crate::left_out;
 use crate::real::give_up;
 use crate::state::{self, State};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +23,8 @@ const LOOK: Duration = Duration::from_millis(5);
 const LATER: Duration = Duration::from_millis(10);
 /// A process that has not come by then, or a request that has not completed, is never waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Nobody says for so long how to go on: as if there had been no image.
+const HELD_MOST: Duration = Duration::from_secs(300);
 /// Calls of the drain between two looks at what others say.
 const DRAINS: usize = 64;
 
@@ -58,8 +63,9 @@ fn obey(directory: &Directory) {
             }
         };
         let said = match String::from_utf8_lossy(&order).trim() {
-            "keep" => checkpoint(directory, number, None),
-            "rebuild" => checkpoint(directory, number, Some(Old::Destroy)),
+            "keep" => checkpoint(directory, number, Then::GoOn),
+            "rebuild" => checkpoint(directory, number, Then::Rebuild),
+            "hold" => checkpoint(directory, number, Then::Hold),
             other => Ok(format!("unknown order {other}")),
         };
         let said = said.unwrap_or_else(|Missing { meeting, process }| {
@@ -67,6 +73,34 @@ fn obey(directory: &Directory) {
         });
         directory.put(&format!("result.{number}.{process}"), said.as_bytes());
     }
+}
+
+/// What follows a drain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Then {
+    GoOn,
+    Rebuild,
+    Hold,
+}
+
+/// Say what no image has, and wait, in this process or one that was restored meanwhile, to be told
+/// which of them it is.
+fn hold(directory: &Directory, number: u32, state: &mut State) -> Option<Old> {
+    let list = |items: Vec<String>| items.join(",");
+    let descriptors = left_out::descriptors(state).iter().map(ToString::to_string).collect();
+    let memory = left_out::memory();
+    let memory = memory.iter().map(|range| format!("{:x}-{:x}", range.start, range.end)).collect();
+    let said = format!("drop={};exclude={}", list(descriptors), list(memory));
+    directory.put(&format!("held.{number}.{}", directory.job().process), said.as_bytes());
+    let begin = Instant::now();
+    while begin.elapsed() < HELD_MOST {
+        match directory.get(&format!("go.{number}")).as_deref() {
+            Some(b"keep") => return None,
+            Some(b"restored") => return Some(Old::Abandon),
+            _ => sleep(LOOK),
+        }
+    }
+    None
 }
 
 /// Close the gate on everything that is under way, unless a connection is only being made.
@@ -100,7 +134,7 @@ fn close_gate(
 }
 
 /// One checkpoint: what there is to say of it.
-fn checkpoint(directory: &Directory, number: u32, old: Option<Old>) -> Result<String, Missing> {
+fn checkpoint(directory: &Directory, number: u32, then: Then) -> Result<String, Missing> {
     directory.meet(&format!("ready.{number}"), PATIENCE)?;
     let begin = Instant::now();
     let (mut state, round, sends) = close_gate(directory, number)?;
@@ -120,6 +154,11 @@ fn checkpoint(directory: &Directory, number: u32, old: Option<Old>) -> Result<St
     }
     let drained_us = begin.elapsed().as_micros();
     let mut said = format!("ok: {sends} sends under way, drained in {drained_us} us");
+    let old = match then {
+        Then::GoOn => None,
+        Then::Rebuild => Some(Old::Destroy),
+        Then::Hold => hold(directory, number, &mut state),
+    };
     if let Some(old) = old {
         // Half of the objects cannot be used: neither can the process.
         let receives = rebuild(directory, number, old, &mut state)

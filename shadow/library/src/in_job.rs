@@ -5,8 +5,8 @@
 //! The gate is closed and opened by one thread, the checkpoint thread, which keeps the lock in
 //! between: also over the image, in which it is held, and over the restore.
 
-use crate::state::{self, State, async_fd};
-use crate::system::DEVICES;
+use crate::left_out;
+use crate::state::{self, State};
 use core::cell::RefCell;
 use core::ffi::{c_int, c_void};
 use rustbtl_shadow::interface::{
@@ -15,7 +15,6 @@ use rustbtl_shadow::interface::{
 };
 use rustbtl_shadow::{Name, Old, Tallies, Value, postponed};
 use std::collections::BTreeMap;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -196,50 +195,16 @@ unsafe extern "C" fn drain() -> i32 {
     }
 }
 
-/// Is this a descriptor of an adapter, by where its link points?
-fn is_adapters(link: &[u8]) -> bool {
-    link == b"anon_inode:[infinibandevent]"
-        || DEVICES.iter().any(|device| link.starts_with(device.as_bytes()))
-}
-
 unsafe extern "C" fn descriptors(to: *mut c_void, sink: Sink) {
-    let mut all = with(real_descriptors).unwrap_or_default();
-    for entry in std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
-        let fd = entry.file_name().to_str().and_then(|name| name.parse::<c_int>().ok());
-        let link = std::fs::read_link(entry.path());
-        if link.is_ok_and(|link| is_adapters(link.as_os_str().as_bytes())) {
-            all.extend(fd);
-        }
-    }
-    all.sort_unstable();
-    all.dedup();
+    let all = with(left_out::descriptors).unwrap_or_default();
     let bytes: Vec<u8> = all.into_iter().flat_map(c_int::to_ne_bytes).collect();
     // SAFETY: the caller's.
     unsafe { give(to, sink, &bytes) }
 }
 
-/// Those of real objects: an adapter in software may have others than the kernel's.
-fn real_descriptors(state: &mut State) -> Vec<c_int> {
-    let mut all = Vec::new();
-    for &id in state.seen_contexts.keys() {
-        if let Some(real) = state.shadow.real_context(rustbtl_shadow::ContextId(id)) {
-            all.push(async_fd(real));
-        }
-    }
-    all.extend(state.shadow.host.channels.real_descriptors());
-    all
-}
-
 unsafe extern "C" fn memory(to: *mut c_void, sink: Sink) {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let mut bytes = Vec::new();
-    for line in maps.lines().filter(|line| DEVICES.iter().any(|device| line.contains(device))) {
-        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
-        let number = |text| usize::from_str_radix(text, 16).ok();
-        if let Some((start, end)) = range.and_then(|(s, e)| number(s).zip(number(e))) {
-            bytes.extend([start, end].into_iter().flat_map(usize::to_ne_bytes));
-        }
-    }
+    let ends = left_out::memory().into_iter().flat_map(|range| [range.start, range.end]);
+    let bytes: Vec<u8> = ends.flat_map(usize::to_ne_bytes).collect();
     // SAFETY: the caller's.
     unsafe { give(to, sink, &bytes) }
 }

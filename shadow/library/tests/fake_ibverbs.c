@@ -228,6 +228,9 @@ EXPORT int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *a) {
     a->max_qp_wr = 1000, a->max_cqe = 1000, a->max_srq_wr = 1000, a->phys_port_cnt = 1;
     return 0;
 }
+EXPORT const char *ibv_wc_status_str(enum ibv_wc_status status) {
+    return status == IBV_WC_SUCCESS ? "success" : "failed";
+}
 EXPORT int ibv_query_port(struct ibv_context *c, uint8_t p, struct _compat_ibv_port_attr *compat) {
     struct ibv_port_attr *a = (struct ibv_port_attr *)compat;
     (void)p;

@@ -64,7 +64,15 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("rustbtl-verbs", &["rustbtl-shadow", "libc"]),
     (
         "rustbtl-conformance",
-        &["rustbtl-component", "rustbtl-coordination", "rustbtl-fragments", "rustbtl-ring", "*"],
+        &[
+            "rustbtl-component",
+            "rustbtl-coordination",
+            "rustbtl-fragments",
+            "rustbtl-process",
+            "rustbtl-ring",
+            "rustbtl-verbs",
+            "*",
+        ],
     ),
     (
         "rustbtl-sim",

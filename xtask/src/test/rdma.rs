@@ -13,7 +13,7 @@ use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Tier;
 use crate::error::{Context, Failure, Result, fail};
-use crate::{paths, run};
+use crate::{paths, run, setup};
 
 /// vm.sh's exit code where the machine cannot be had.
 const NO_MACHINE: i32 = 77;
@@ -24,6 +24,9 @@ const PROGRAMS: [&str; 6] =
 /// Runs the tier.
 pub fn run(tier: &mut Tier) {
     const ADAPTERS: &str = "Soft-RoCE: two adapters in a virtual machine";
+    if let Err(why) = setup::run_for_rdma() {
+        return tier.skip(&format!("verbs over Soft-RoCE, nothing of it is proved: {why}"));
+    }
     let started = match in_machine("rdma link") {
         Ok(Err(why)) => {
             tier.skip(&format!("verbs over Soft-RoCE, nothing of it is proved: {why}"));
@@ -84,7 +87,8 @@ fn suite() -> Result<()> {
     let scratch = Scratch::new("rdma")?;
     // /tmp of the host is not that of the machine.
     let program = scratch.0.join("suite");
-    fs::copy(executable(&messages)?, &program).context(|| program.display().to_string())?;
+    fs::copy(executable(&messages, "verbs_adapters")?, &program)
+        .context(|| program.display().to_string())?;
     let job = scratch.0.join("job.sh");
     let script = "RUSTBTL_ADAPTERS=rxe1,rxe2 /tmp/out/suite --ignored --test-threads=2 2>&1";
     fs::write(&job, script).context(|| job.display().to_string())?;
@@ -96,10 +100,10 @@ fn suite() -> Result<()> {
 }
 
 /// The test program that cargo has built.
-fn executable(messages: &str) -> Result<PathBuf> {
+fn executable(messages: &str, test: &str) -> Result<PathBuf> {
     let of = |line: &str| -> Option<PathBuf> {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        let is_it = message["target"]["name"] == "verbs_adapters";
+        let is_it = message["target"]["name"] == test;
         is_it.then(|| message["executable"].as_str().map(PathBuf::from))?
     };
     match messages.lines().find_map(of) {
@@ -183,7 +187,10 @@ mod tests {
     fn the_test_program_is_found_in_what_cargo_says() {
         let other = r#"{"target":{"name":"verbs"},"executable":"/a"}"#;
         let ours = r#"{"target":{"name":"verbs_adapters"},"executable":"/b"}"#;
-        assert_eq!(executable(&format!("{other}\n{ours}\n")).ok(), Some("/b".into()));
-        assert!(executable(other).is_err());
+        assert_eq!(
+            executable(&format!("{other}\n{ours}\n"), "verbs_adapters").ok(),
+            Some("/b".into())
+        );
+        assert!(executable(other, "verbs_adapters").is_err());
     }
 }

@@ -114,7 +114,10 @@ impl Subject {
         let (ours, theirs) = pair();
         let file = File::create(output).unwrap();
         let from = theirs.as_raw_fd();
-        command.env("LD_PRELOAD", preload()).env(VARIABLE, SOCKET.to_string());
+        let others = command.get_envs().find(|(name, _)| *name == "LD_PRELOAD");
+        let others = others.and_then(|(_, others)| Some(format!(":{}", others?.to_str()?)));
+        let preloads = preload().display().to_string() + &others.unwrap_or_default();
+        command.env("LD_PRELOAD", preloads).env(VARIABLE, SOCKET.to_string());
         command.stdin(Stdio::null()).stderr(file.try_clone().unwrap()).stdout(file);
         let prepare = move || {
             let cloexec = 4;

@@ -18,6 +18,7 @@ pub fn run(tier: &mut Tier) {
     tier.check("Soft-RoCE: ibv_rc_pingpong through rebuilds", || pingpong(""));
     tier.check("Soft-RoCE: ibv_rc_pingpong with events through rebuilds", || pingpong("-e"));
     tier.check("Soft-RoCE: everything at once through rebuilds", torture);
+    tier.check("Soft-RoCE: two processes without MPI are killed and restored, twice", guarded);
 }
 
 /// The folder of a machine's job: the library is in it.
@@ -56,6 +57,39 @@ fn pingpong(option: &str) -> Result<()> {
     let rebuilds = said.matches("receives posted again").count();
     if iterations != 2 || rebuilds != 2 * REBUILDS || said.contains("failed") {
         fail!("{said}\nexpected 1500 iterations and {REBUILDS} rebuilds on both sides");
+    }
+    Ok(())
+}
+
+/// The test of two plain processes with guardians, over both adapters.
+fn guarded() -> Result<()> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--quiet", "--package", "rustbtl-process", "--example", "preload"]);
+    run::output(cargo.current_dir(paths::root()))?;
+    let mut cargo = Command::new("cargo");
+    cargo.args(["test", "--no-run", "--quiet", "--package", "rustbtl-conformance"]);
+    cargo.args(["--test", "plain_verbs", "--message-format", "json"]);
+    let messages = run::output(cargo.current_dir(paths::root()))?;
+    let test = super::executable(&messages, "plain_verbs")?;
+    let scratch =
+        job("RUSTBTL_ADAPTERS=rxe1,rxe2 /tmp/out/deps/plain_verbs --ignored 2>&1 || exit 1")?;
+    // As they lie in cargo's folder.
+    let preload = test.ancestors().nth(2).map(|target| target.join("examples/libpreload.so"));
+    let [deps, examples] = ["deps", "examples"].map(|name| scratch.0.join(name));
+    let library = "librustbtl_verbs.so";
+    for (from, to) in [
+        (Some(test), deps.join("plain_verbs")),
+        (Some(scratch.0.join(library)), deps.join(library)),
+        (preload, examples.join("libpreload.so")),
+    ] {
+        let from = from.unwrap_or_default();
+        let folder = to.parent().unwrap_or(&to);
+        fs::create_dir_all(folder).context(|| folder.display().to_string())?;
+        fs::copy(&from, &to).context(|| from.display().to_string())?;
+    }
+    let said = passed(&scratch)?;
+    if !said.contains("1 passed; 0 failed") {
+        fail!("{said}\nthe test has not run");
     }
     Ok(())
 }
