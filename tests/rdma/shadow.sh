@@ -14,7 +14,7 @@ until_so() { # WORDS...: waits until they succeed
     return 1
 }
 
-listens() { # the server of ibv_rc_pingpong, on port 18515
+listens() { # the server of ibv_rc_pingpong and of perftest, on port 18515
     cat /proc/net/tcp /proc/net/tcp6 | grep -q ':4853 .* 0A '
 }
 
@@ -29,14 +29,14 @@ shadowed() { # PROCESS PROCESSES WORDS...
         RUSTBTL_VERBS_PROCESSES=$processes "$@"
 }
 
-pingpong() { # ORDERS OPTIONS...: the unchanged program between both adapters, while orders are carried out
+pair() { # ORDERS PROGRAM OPTIONS...: unchanged, between both adapters, while orders are carried out
     local orders=$1 number=0 server client order
     shift
     folder=$(mktemp -d)
-    shadowed 0 2 timeout 100 ibv_rc_pingpong -d rxe1 -g 1 "$@" > server.log 2>&1 &
+    shadowed 0 2 timeout 100 "$@" -d rxe1 > server.log 2>&1 &
     server=$!
     until_so listens || return 1
-    shadowed 1 2 timeout 100 ibv_rc_pingpong -d rxe2 -g 1 "$@" 127.0.0.1 > client.log 2>&1 &
+    shadowed 1 2 timeout 100 "$@" -d rxe2 127.0.0.1 > client.log 2>&1 &
     client=$!
     until_so has_queue_pairs || return 1
     for order in $orders; do

@@ -50,8 +50,11 @@ const BENCH_PACKAGES: [(&str, &str); 2] = [
 ];
 
 /// The same for the virtual machine with Soft-RoCE adapters.
-const RDMA_PACKAGES: [Package; 2] =
-    [("busybox-static", "its first process"), ("rdma-core", "providers of libibverbs")];
+const RDMA_PACKAGES: [Package; 3] = [
+    ("busybox-static", "its first process"),
+    ("rdma-core", "providers of libibverbs"),
+    ("perftest", "programs that speak verbs, and that we did not write"),
+];
 
 /// The same for jobs under Slurm.
 const SLURM_PACKAGES: [(&str, &str); 4] = [

@@ -13,10 +13,23 @@ const ORDERS: &str = "rebuild rebuild keep rebuild rebuild";
 /// Of these, that make objects again.
 const REBUILDS: usize = 4;
 
+/// Programs of perftest: sends, writes, reads and atomics, each with a number of iterations.
+const PERFTEST: [(&str, &str); 4] = [
+    ("ib_send_lat", "-s 64 -n 20000"),
+    ("ib_write_bw", "-s 65536 -n 1500"),
+    ("ib_read_bw", "-s 65536 -n 1500"),
+    ("ib_atomic_lat", "-n 60000"),
+];
+
 /// All cases.
 pub fn run(tier: &mut Tier) {
     tier.check("Soft-RoCE: ibv_rc_pingpong through rebuilds", || pingpong(""));
     tier.check("Soft-RoCE: ibv_rc_pingpong with events through rebuilds", || pingpong("-e"));
+    for (program, options) in PERFTEST {
+        tier.check(&format!("Soft-RoCE: {program} through rebuilds"), || {
+            perftest(program, options)
+        });
+    }
     tier.check("Soft-RoCE: everything at once through rebuilds", torture);
     tier.check("Soft-RoCE: two processes without MPI are killed and restored, twice", guarded);
 }
@@ -51,7 +64,8 @@ fn passed(scratch: &Scratch) -> Result<String> {
 }
 
 fn pingpong(option: &str) -> Result<()> {
-    let script = format!("pingpong '{ORDERS}' {option} -s 65536 -n 1500 || exit 1");
+    let words = format!("ibv_rc_pingpong -g 1 {option} -s 65536 -n 1500");
+    let script = format!("pair '{ORDERS}' {words} || exit 1");
     let said = passed(&job(&script)?)?;
     let iterations = said.lines().filter(|line| line.starts_with("1500 iters in")).count();
     let rebuilds = said.matches("receives posted again").count();
@@ -90,6 +104,20 @@ fn guarded() -> Result<()> {
     let said = passed(&scratch)?;
     if !said.contains("1 passed; 0 failed") {
         fail!("{said}\nthe test has not run");
+    }
+    Ok(())
+}
+
+/// The client's table has one line of results.
+fn perftest(program: &str, options: &str) -> Result<()> {
+    let script = format!("pair '{ORDERS}' {program} -F -x 1 {options} || exit 1");
+    let said = passed(&job(&script)?)?;
+    let iterations = options.split(' ').next_back().unwrap_or_default();
+    let is_result = |line: &str| line.split_whitespace().nth(1) == Some(iterations);
+    let results = said.lines().filter(|line| is_result(line)).count();
+    let rebuilds = said.matches("receives posted again").count();
+    if results == 0 || rebuilds != 2 * REBUILDS || said.contains("failed") {
+        fail!("{said}\nexpected results of {iterations} iterations, and {REBUILDS} rebuilds");
     }
     Ok(())
 }
