@@ -28,6 +28,8 @@ use std::collections::{BTreeSet, VecDeque};
 const FRAMES_MAX: usize = 64;
 /// Rounds between two polls of the clock.
 const SLOW_ROUNDS: u32 = 1024;
+/// Rounds between two looks at networks that reach nobody.
+const UNUSED_WAIT: u32 = 63;
 /// Turns between two polls of sockets where each turn gives the processor away.
 const NETWORK_WAIT_OVERSUBSCRIBED: u32 = 3;
 /// Light turns in a row ([`Driver::light_turns`]): where no process of another node was ever
@@ -66,6 +68,7 @@ impl Driver {
             reported: false,
             unposted: 0,
             network_wait: 0,
+            unused_wait: 0,
             network_hot: 0,
             rounds: 0,
             checked_ns: 0,
@@ -335,12 +338,20 @@ impl Driver {
     #[inline(never)]
     fn poll_networks_now(&mut self, frames_max: usize) -> usize {
         let mut happened = 0;
+        self.unused_wait = self.unused_wait.checked_sub(1).unwrap_or(UNUSED_WAIT);
+        let looks_at_all = self.unused_wait == 0;
         for network in NetworkKind::ALL {
-            happened += self.poll_network(network, frames_max - happened.min(frames_max));
+            if looks_at_all || !self.host.transports.is_unused(network) {
+                happened += self.poll_network(network, frames_max - happened.min(frames_max));
+            }
         }
+        let pushes = self.host.transports.holds();
         self.host.push();
-        for network in NetworkKind::ALL {
-            happened += self.network_events(network);
+        // Otherwise they were looked at behind the last frame of each.
+        if pushes || happened >= frames_max {
+            for network in NetworkKind::ALL {
+                happened += self.network_events(network);
+            }
         }
         // A part of a frame counts: the rest of it is not to wait for its turn.
         if self.host.transports.take_received() || happened > 0 {

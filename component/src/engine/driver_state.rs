@@ -95,6 +95,8 @@ pub struct Driver {
     pub reported: bool,
     pub(crate) unposted: u32,
     pub(crate) network_wait: u32,
+    /// Rounds until networks that reach nobody are looked at.
+    pub(crate) unused_wait: u32,
     pub(crate) network_hot: u32,
     pub(crate) rounds: u32,
     pub(crate) checked_ns: u64,

@@ -452,6 +452,13 @@ impl TransportSet {
         self.networks[kind as usize].as_mut()
     }
 
+    /// Is it not there, or reaches nobody yet?
+    #[inline]
+    pub fn is_unused(&self, kind: NetworkKind) -> bool {
+        let network = self.networks[kind as usize].as_ref();
+        network.is_none_or(|network| on!(network, network => OverNetwork::is_unused(network)))
+    }
+
     /// The next frame.
     #[inline]
     pub fn peek(&mut self, kind: NetworkKind) -> Option<Incoming> {

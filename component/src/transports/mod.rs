@@ -233,6 +233,11 @@ pub trait Network: Transport + Sized {
         let _ = peer;
     }
 
+    /// Nobody is reached by it, and nobody is about to be: it may be looked at seldom.
+    fn is_unused(&self) -> bool {
+        false
+    }
+
     /// Is anything accepted and not yet written?
     fn holds(&self) -> bool;
 

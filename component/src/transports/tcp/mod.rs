@@ -266,6 +266,13 @@ impl Tcp {
         std::mem::take(&mut self.received)
     }
 
+    /// Is there no connection, not even one that is being opened?
+    #[inline]
+    pub fn is_unused(&self) -> bool {
+        let is_quiet = self.events.is_empty() && self.pending.is_empty();
+        self.live.is_empty() && self.dialing == 0 && is_quiet
+    }
+
     /// Is anything accepted and not yet written?
     #[inline]
     pub fn holds(&self) -> bool {

@@ -36,6 +36,11 @@ impl Network for Tcp {
     }
 
     #[inline]
+    fn is_unused(&self) -> bool {
+        Self::is_unused(self)
+    }
+
+    #[inline]
     fn holds(&self) -> bool {
         Self::holds(self)
     }

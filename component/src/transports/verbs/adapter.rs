@@ -8,7 +8,7 @@ use crate::transports::verbs::registrations::Registrations;
 use std::collections::VecDeque;
 
 /// Work requests of one queue pair that are not known to be complete.
-pub(super) const SENDS_OF_CHANNEL: usize = 64;
+pub(super) const SENDS_OF_CHANNEL: usize = 128;
 /// A completion is asked for with every so many of them; more often while buffers are short.
 pub(super) const SIGNAL_EVERY: u32 = 16;
 /// Slow rounds without news after which a queue pair is destroyed though its last receive was not
@@ -45,7 +45,7 @@ impl Default for Sizes {
             slot_bytes: 8 << 10,
             receives: 512,
             sends: 256,
-            grant: 32,
+            grant: 64,
             inline_bytes: 220,
             read_bytes_min: 32 << 10,
             bounce_buffers: 16,

@@ -50,7 +50,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// While all peers that are known send by queue pairs, connections are looked at once in so many
 /// rounds.
-pub const ROUNDS_OF_CONNECTION: u32 = 64;
+pub const ROUNDS_OF_CONNECTION: u32 = 256;
 /// The adapter is asked for news once in so many looks at connections.
 const LOOKS_OF_ADAPTER: u32 = 16;
 /// Completions that are taken at a time.
