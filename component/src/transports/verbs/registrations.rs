@@ -13,7 +13,8 @@
 use crate::transports::verbs::api::{REMOTE_READ, Verbs, VerbsError};
 use core::ops::Range;
 
-/// Registered memory in which something is exposed: no more is registered beyond that.
+/// Registered memory in which something is exposed: no more is registered beyond that, but for a
+/// message that is longer by itself.
 const EXPOSED_BYTES_MAX: usize = 32 << 20;
 /// After so many refusals nothing more is registered.
 const REFUSALS_MAX: u32 = 3;
@@ -65,7 +66,8 @@ impl<V: Verbs> Registrations<V> {
         }
         let exposed = self.all.iter().filter(|known| known.exposures > 0);
         let bytes: usize = exposed.map(|known| known.memory.len()).sum();
-        if bytes + memory.len() > EXPOSED_BYTES_MAX || self.refusals >= REFUSALS_MAX {
+        let is_too_much = bytes > 0 && bytes + memory.len() > EXPOSED_BYTES_MAX;
+        if is_too_much || self.refusals >= REFUSALS_MAX {
             return Err(None);
         }
         let start = memory.start as *mut u8;
@@ -94,7 +96,8 @@ impl<V: Verbs> Registrations<V> {
         let found = self.all.iter().position(|of| of.rkey == rkey && of.memory == *memory);
         let Some(at) = found else { return };
         let of = &mut self.all[at];
-        of.exposures -= 1;
+        // Memory may have been given back, and registered again with the same key.
+        of.exposures = of.exposures.saturating_sub(1);
         if of.exposures == 0 && !of.lasts {
             verbs.deregister(self.all.swap_remove(at).region);
         }
@@ -185,5 +188,17 @@ mod tests {
         let mut more = |n| unsafe { all.expose(&verbs, device, memory(n), true) };
         assert!(more(3).is_ok() && more(3).is_ok(), "the first one is idle");
         assert_eq!(more(4), Err(None));
+        let mut alone = Registrations::<crate::transports::verbs::fake::Fake>::default();
+        let long = (1 << 30)..(1 << 30) + (64 << 20);
+        // SAFETY: as above.
+        let key = unsafe { alone.expose(&verbs, device, long.clone(), true) }.unwrap();
+        alone.forget(&verbs, &long);
+        // SAFETY: as above.
+        let again = unsafe { alone.expose(&verbs, device, long.clone(), true) };
+        assert!(again.is_ok_and(|again| again != key));
+        alone.withdraw(&verbs, &long, key);
+        alone.release_idle(&verbs);
+        // The regions that `all` has, and the long one.
+        assert_eq!(world.live(0) - 1, 4, "what is exposed stays registered");
     }
 }
