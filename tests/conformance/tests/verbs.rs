@@ -82,7 +82,7 @@ impl Fabric for Adapters {
     }
 
     fn large_bytes(&self) -> usize {
-        (4 << 20) + 13
+        (1 << 20) + 13
     }
 }
 

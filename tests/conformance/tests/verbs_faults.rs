@@ -533,6 +533,30 @@ fn a_second_port_that_fails_costs_nothing_but_its_bandwidth() {
     }
 }
 
+/// Second ports that never reach each other cost one try, and one message, of each end.
+#[test]
+fn second_ports_in_other_networks_are_given_up() {
+    for seed in (1..=20).filter(|seed| seed % 4 != 0) {
+        let mut sim = ManuallyDrop::new(Sim::new(seed, None));
+        for (from, to) in Sim::pairs() {
+            sim.world.set_cut(NODES + from, NODES + to, true);
+        }
+        sim.disturb(4000, 0);
+        sim.await_queues();
+        sim.exchange(50);
+        sim.until("payloads", |sim| sim.payloads.all_are_read());
+        let ups = sim.known.iter().flatten().map(|known| known.epoch).max();
+        let by_second: u64 = (NODES..2 * NODES).map(|node| sim.world.answered(node)).sum();
+        assert_eq!((ups, by_second), (Some(1), 0), "seed {seed}");
+        for node in 0..NODES {
+            let said = sim.notices.iter().filter(|(at, _)| *at == node).count();
+            assert!(said <= 1, "seed {seed}: {:?}", sim.notices);
+        }
+        assert!(!sim.notices.is_empty(), "seed {seed}: nobody has tried");
+        drop(ManuallyDrop::into_inner(sim));
+    }
+}
+
 /// The seeds that a planted bug has to be found with.
 fn is_found(bug: Bug) -> bool {
     (1..=6).any(|seed| {

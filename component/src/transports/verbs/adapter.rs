@@ -14,9 +14,11 @@ pub(super) const SIGNAL_EVERY: u32 = 16;
 /// Slow rounds without news after which a queue pair is destroyed though its last receive was not
 /// reported: not every adapter does that.
 const LAST_RECEIVE_ROUNDS: u32 = 10_000;
-/// 4.096 us * 2^14 = 67 ms without an acknowledgement, 7 times.
-const TIMEOUT: u8 = 14;
-const RETRIES: u8 = 7;
+/// How long a queue pair waits for acknowledgements: 4.096 us times two to the power of the first,
+/// and the second, so many times.
+pub(super) type Patience = (u8, u8);
+/// 67 ms, 7 times: then the channel is lost.
+pub(super) const PATIENCE: Patience = (14, 7);
 
 /// Sizes of what all channels share.
 #[derive(Clone, Copy, Debug)]
@@ -267,6 +269,7 @@ impl<V: Verbs> Adapter<V> {
         own_psn: u32,
         (number, psn): (u32, u32),
         to: &PortAddress,
+        (timeout, retries): Patience,
     ) -> Result<(), VerbsError> {
         let own = &self.choice;
         let is_global = own.address.link_layer == LinkLayer::Ethernet;
@@ -285,8 +288,8 @@ impl<V: Verbs> Adapter<V> {
             qp,
             Transition::ReadyToSend {
                 psn: own_psn,
-                timeout: TIMEOUT,
-                retries: RETRIES,
+                timeout,
+                retries,
                 rnr_retries: RNR_RETRY_FOR_EVER,
                 reads: own.address.reads.min(to.reads),
             },

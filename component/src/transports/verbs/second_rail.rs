@@ -5,11 +5,14 @@
 //! Where the second port fails, what was asked for by it is asked for again by the first one.
 
 use super::VerbsTransport;
-use super::adapter::{Adapter, Choice, Outstanding, Sizes};
+use super::adapter::{Adapter, Choice, Outstanding, Patience, Sizes};
 use super::api::*;
 use super::control::SecondPort;
 use crate::transports::{Carrier, Event};
 use std::collections::BTreeMap;
+
+/// 17 ms, 3 times: then what was asked for is asked for by the first port.
+const PATIENCE: Patience = (12, 3);
 
 /// The queue pair of a channel at the second port.
 #[derive(Debug)]
@@ -68,7 +71,7 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
         let connects = |to: &SecondPort| {
             let end = (to.qp, to.psn);
             own.reaches(&to.port)
-                && rail.adapter.connect(second.qp, second.psn, end, &to.port).is_ok()
+                && rail.adapter.connect(second.qp, second.psn, end, &to.port, PATIENCE).is_ok()
         };
         match theirs.filter(connects) {
             Some(theirs) => second.reads = own.reads.min(theirs.port.reads),
@@ -113,7 +116,12 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
         if !is_done {
             // The port may be down, which says why for all peers.
             self.second_news();
-            if self.second.as_ref().is_some_and(|rail| rail.adapter.is_healthy) {
+            let is_healthy = self.second.as_ref().is_some_and(|rail| rail.adapter.is_healthy);
+            let has_worked = self.pieces_read()[1] > 0;
+            if !has_worked && completion.status == Status::RETRIES_EXCEEDED {
+                // It may be in another network than the peers' second ports: one try is enough.
+                self.second_failed(completion.status.text());
+            } else if is_healthy {
                 self.retire_second(at);
                 let text = format!("{}: {}", rail_choice(&self.second), completion.status.text());
                 self.notice(format!("{text}; long messages of a peer are read over one port"));

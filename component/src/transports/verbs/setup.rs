@@ -2,7 +2,7 @@
 //! adapter.
 
 use super::VerbsTransport;
-use super::adapter::Outstanding;
+use super::adapter::{Outstanding, PATIENCE};
 use super::api::*;
 use super::channel::Queue;
 use super::control::{Control, PortAddress, SecondPort};
@@ -223,7 +223,7 @@ impl<V: Verbs, C: Carrier> VerbsTransport<V, C> {
             None => None,
             Some(queue) if queue.is_connected => Some(Ok(())),
             Some(queue) => {
-                let done = self.adapter.connect(queue.qp, queue.psn, theirs, port);
+                let done = self.adapter.connect(queue.qp, queue.psn, theirs, port, PATIENCE);
                 queue.is_connected = done.is_ok();
                 queue.reads = self.adapter.choice.address.reads.min(port.reads);
                 queue.credits = Credits::new(granted, u32::from(self.adapter.sizes.grant));
