@@ -60,6 +60,19 @@ kill_rank() { # RANK
     kill -9 "${BASH_REMATCH[1]}"
 }
 
+kill_each() { # PROGRAM...: started; each rank is killed and rolled back, with checkpoints meanwhile
+    local before
+    start "$@"
+    await checkpoint_completed 2
+    kill_rank 1
+    await replay_completed 1
+    before=$(count checkpoint_completed)
+    await checkpoint_completed $((before + 2))
+    kill_rank 0
+    await replay_completed 2
+    must_send
+}
+
 # Opens the gate: the job ends well, and says this.
 finish() { # ANSWER
     echo 2000000000 > $gate
