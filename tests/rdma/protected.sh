@@ -131,6 +131,22 @@ link_up() {
     ip route add 10.9.0.2 dev v1 table 101
 }
 
+over_tcp_and_back() { # PROGRAM...: started, restarted without adapters, and with them again
+    start "$@"
+    await checkpoint_completed 1
+    must_send
+    checkpoint_and_exit
+    adapters_removed
+    restart
+    await ready 2
+    grep -q 'no verbs after a restart: .*; messages go over TCP' $said || fail 'no notice'
+    echo 150 > $gate
+    checkpoint_and_exit
+    adapters_added
+    restart
+    must_send
+}
+
 adapters_removed() {
     local adapter
     for adapter in rxe1 rxe2; do

@@ -91,7 +91,14 @@ pub(super) fn second_choice<V: Verbs>(
     if config.sizes.read_bytes_min == 0 || first.address.reads == 0 {
         return None;
     }
-    candidates(verbs, config).ok()?.iter().find_map(|(device, port)| {
+    // To open an adapter takes long. Where none is named, the first one was chosen as it would be.
+    let is_any = config.if_include.is_empty();
+    let is_first = |device: &str, port: Option<u8>| {
+        device == first.device && port.map_or(is_any, |port| port == first.port)
+    };
+    let all = candidates(verbs, config).ok()?;
+    let mut others = all.iter().filter(|(device, port)| !is_first(device, *port));
+    others.find_map(|(device, port)| {
         let choice = try_device(verbs, (device, *port), config.gid_index, mtu).ok()?;
         let is_other = (&choice.device, choice.port) != (&first.device, first.port);
         let is_alike = choice.address.link_layer == first.address.link_layer;

@@ -79,21 +79,7 @@ const CASES: [Case; 14] = [
         interval: 0,
         user: User::Transport,
         script: "
-            start $program
-            await checkpoint_completed 1
-            must_send
-            checkpoint_and_exit
-            adapters_removed
-            before=$(count checkpoint_completed)
-            restart
-            await ready 2
-            grep -q 'no verbs after a restart: .*; messages go over TCP' $said || fail 'no notice'
-            echo 150 > $gate
-            checkpoint_and_exit
-            adapters_added
-            restart
-            must_send
-            finish \"$answer\"",
+            over_tcp_and_back $program; finish \"$answer\"",
     },
     Case {
         name: "a link fails, and TCP takes over",
@@ -157,19 +143,7 @@ const CASES: [Case; 14] = [
         interval: 0,
         user: User::Transport,
         script: "
-            start $program
-            await checkpoint_completed 1
-            must_send
-            checkpoint_and_exit
-            adapters_removed
-            restart
-            await ready 2
-            echo 150 > $gate
-            checkpoint_and_exit
-            adapters_added
-            restart
-            must_send
-            finish \"$answer\"
+            over_tcp_and_back $program; finish \"$answer\"
             must_have_fetched 100",
     },
     Case {
